@@ -1,0 +1,1 @@
+//! Wire types of every protocol that Everturn speaks; schemas; no logic.

@@ -1,0 +1,30 @@
+//! Every limit that the vocabulary itself has, in one place; docs/limits.md lists them all.
+
+/// Characters of an id.
+pub const ID_CHARS_MAX: usize = 128;
+/// Characters of a request id or idempotency key.
+pub const REQUEST_ID_CHARS_MAX: usize = 255;
+/// Bytes of one input's text, all text parts together.
+pub const TEXT_BYTES_MAX: usize = 1 << 20;
+/// Bytes of an HTTP request body.
+pub const BODY_BYTES_MAX: usize = 10 << 20;
+/// Inputs that may wait in one session's queue.
+pub const QUEUE_INPUTS_MAX: u32 = 1_000;
+/// Rows of one page of any list.
+pub const PAGE_ROWS_MAX: u32 = 500;
+/// Days that tombstones and idempotency receipts are kept after the end.
+pub const RECEIPT_DAYS: u64 = 90;
+/// Characters of a session's title.
+pub const TITLE_CHARS_MAX: usize = 500;
+/// Bytes of a metadata object, serialised.
+pub const METADATA_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a session's own system text.
+pub const SYSTEM_BYTES_MAX: usize = 256 << 10;
+/// Seconds that `?wait=` may ask for.
+pub const WAIT_S_MAX: u64 = 60;
+/// Sessions that one multiplexed feed may name.
+pub const FEED_SESSIONS_MAX: usize = 64;
+/// Bytes of a tool's result that are kept in the transcript.
+pub const TOOL_RESULT_BYTES_MAX: usize = 256 << 10;
+/// Events that one synced commit reserves numbers for ahead of itself (promise P7).
+pub const OFFSET_RESERVE: u64 = 4_096;

@@ -1,0 +1,1 @@
+//! The loop: admit, claim, run, journal, publish, settle, recover.

@@ -1,0 +1,2 @@
+//! The everturn binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! HTTP, SSE, access, limits, metrics and the embedded web page.

@@ -1,0 +1,1 @@
+//! The crash harness and the history checker; end-to-end tests of the real binary.
