@@ -1,7 +1,7 @@
 //! Events: what a run's journal and a session's feed are made of.
 
 use crate::content::Content;
-use crate::id::{CallId, InputId, PromptId, Principal, RunId, SessionId};
+use crate::id::{CallId, InputId, Principal, PromptId, RunId, SessionId};
 use crate::message::{CallState, Message, NewCall, ToolCall};
 use crate::prompt::Prompt;
 use crate::run::{Cause, Evidence, Failure, Usage};
@@ -264,10 +264,5 @@ pub enum End {
         text: String,
         /// Its reasoning.
         reasoning: Option<String>,
-    },
-    /// The node could not go on (for example: it drains, and a step ran too long) and says so.
-    Abandoned {
-        /// Why.
-        cause: Cause,
     },
 }

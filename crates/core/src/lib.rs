@@ -31,5 +31,5 @@ pub use message::{CallState, Effect, Message, MessageKind, NewCall, Role, ToolCa
 pub use policy::{AutoContinue, AutoContinueWhen, Permission, Policy, QueuePolicy};
 pub use prompt::{Choice, Prompt, PromptKind, PromptState};
 pub use run::{Cause, Evidence, Failure, Run, RunState, Stop, TerminalState, Usage};
-pub use session::{Lease, LeaseExpiry, Session, SessionState};
+pub use session::{Lease, LeaseExpiry, Session, SessionKey, SessionState};
 pub use time::Timestamp;

@@ -1,7 +1,8 @@
 //! The transcript: messages, and the tool calls inside them.
 
 use crate::content::Content;
-use crate::id::{CallId, InputId, RunId, SessionId};
+use crate::id::{CallId, InputId, RunId};
+use crate::session::SessionKey;
 use crate::time::Timestamp;
 
 words! {
@@ -105,7 +106,7 @@ pub struct ToolCall {
     /// Its id.
     pub id: CallId,
     /// The session that it belongs to.
-    pub session_id: SessionId,
+    pub session: SessionKey,
     /// The run that owns it now (a continuation may take an unfinished call over).
     pub run_id: RunId,
     /// Id of the assistant message that contains it.

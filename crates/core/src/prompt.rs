@@ -46,6 +46,8 @@ words! {
 pub struct Prompt {
     /// Its id.
     pub id: PromptId,
+    /// Whose session.
+    pub principal: Principal,
     /// Where it is asked.
     pub session_id: SessionId,
     /// The run that asks.

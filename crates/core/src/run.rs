@@ -224,3 +224,11 @@ pub struct Run {
     /// When it ended.
     pub ended_at: Option<Timestamp>,
 }
+
+impl Run {
+    /// The session that it belongs to.
+    #[must_use]
+    pub fn session_key(&self) -> crate::session::SessionKey {
+        crate::session::SessionKey { principal: self.principal.clone(), id: self.session_id.clone() }
+    }
+}

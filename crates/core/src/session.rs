@@ -49,6 +49,22 @@ pub struct Lease {
     pub since: Timestamp,
 }
 
+/// What names a session in the store: ids belong to their principal, so that two principals may use
+/// the same one and never meet (promise P14).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionKey {
+    /// Whose it is.
+    pub principal: Principal,
+    /// The id that the principal knows it by.
+    pub id: SessionId,
+}
+
+impl std::fmt::Display for SessionKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.principal, self.id)
+    }
+}
+
 /// One conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Session {
@@ -98,4 +114,12 @@ pub struct Session {
     pub ended_at: Option<Timestamp>,
     /// Why it was closed.
     pub end_reason: Option<String>,
+}
+
+impl Session {
+    /// What names it in the store.
+    #[must_use]
+    pub fn key(&self) -> SessionKey {
+        SessionKey { principal: self.principal.clone(), id: self.id.clone() }
+    }
 }

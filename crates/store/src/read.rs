@@ -1,0 +1,185 @@
+//! Reading: everything that can be asked without changing anything.
+
+use async_trait::async_trait;
+use everturn_core::{
+    CallId, Input, InputId, InputStatus, Lease, Message, NodeId, Principal, Prompt, PromptId,
+    PromptState, RequestId, Run, RunId, Session, SessionKey, SessionState, ToolCall,
+};
+
+use crate::error::StorageError;
+use crate::rows::{EventRow, Node, Token, Tombstone};
+
+type Result<T> = std::result::Result<T, StorageError>;
+
+/// A session with what belongs to its snapshot, read in one transaction.
+#[derive(Debug, Clone)]
+pub struct SessionView {
+    /// The session.
+    pub session: Session,
+    /// Its unfinished run.
+    pub running: Option<Run>,
+    /// Its interrupted run that waits for a decision.
+    pub interrupted: Option<Run>,
+    /// Number of the turn that the running continuation's chain began with.
+    pub chain_generation: Option<u64>,
+    /// Nodes that have viewers of it.
+    pub present: Vec<NodeId>,
+}
+
+/// Which sessions of a principal to list.
+#[derive(Debug, Clone, Default)]
+pub struct SessionFilter {
+    /// Only in this state.
+    pub state: Option<SessionState>,
+    /// Only with this text in the title or a message (case-insensitive).
+    pub query: Option<String>,
+    /// After this place: `(updated_at in ms, session id)` of the last row seen. Newest first.
+    pub cursor: Option<(i64, String)>,
+}
+
+/// A window of the transcript, by message id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageWindow {
+    /// The last ones.
+    Last,
+    /// The ones directly before the message of this id, in position order.
+    Before(u64),
+    /// The ones directly after the message of this id, in position order.
+    After(u64),
+}
+
+/// A stored event, or why it cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoredEvent {
+    /// It can be read.
+    Good(EventRow),
+    /// It cannot; its place is known.
+    Malformed {
+        /// Its offset.
+        offset: u64,
+        /// Its seq, for an event of a run.
+        seq: Option<u64>,
+        /// What is wrong.
+        error: String,
+    },
+}
+
+/// A session that needs a node's attention.
+#[derive(Debug, Clone)]
+pub struct Work {
+    /// Which.
+    pub key: SessionKey,
+    /// Who holds it.
+    pub lease: Option<Lease>,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its unfinished run.
+    pub running: Option<Run>,
+    /// Inputs that wait.
+    pub queue_length: u32,
+}
+
+/// Counts for `doctor` and metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Sessions.
+    pub sessions: u64,
+    /// Messages, as far as a constant-time estimate tells.
+    pub messages: u64,
+    /// Inputs that wait.
+    pub queued: u64,
+    /// Runs without an end.
+    pub unfinished: u64,
+}
+
+/// The reading half of a store. Reads see committed state only, never write, and never fail because
+/// one record is bad where a good answer can be given beside it.
+#[async_trait]
+pub trait Read: Send + Sync + 'static {
+    /// One session.
+    async fn session(&self, key: &SessionKey) -> Result<Option<SessionView>>;
+    /// What remains of a deleted one.
+    async fn tombstone(&self, key: &SessionKey) -> Result<Option<Tombstone>>;
+    /// A principal's sessions, newest change first, at most `limit`.
+    async fn sessions(
+        &self,
+        principal: &Principal,
+        filter: &SessionFilter,
+        limit: u32,
+    ) -> Result<Vec<SessionView>>;
+    /// A window of a transcript in order of position, and whether more rows lie in that direction.
+    async fn messages(
+        &self,
+        key: &SessionKey,
+        window: MessageWindow,
+        limit: u32,
+    ) -> Result<(Vec<Message>, bool)>;
+    /// The whole transcript, in order of position: for the model's view and for exports.
+    async fn transcript(&self, key: &SessionKey) -> Result<Vec<Message>>;
+
+    /// One input and, while it waits, its place in the queue.
+    async fn input(&self, id: &InputId) -> Result<Option<(Input, Option<u32>)>>;
+    /// The input of an identity.
+    async fn input_by_identity(
+        &self,
+        key: &SessionKey,
+        request: &RequestId,
+    ) -> Result<Option<Input>>;
+    /// Inputs of a session: those that wait in queue order, others by acceptance; at most `limit`.
+    async fn inputs(
+        &self,
+        key: &SessionKey,
+        status: Option<InputStatus>,
+        limit: u32,
+    ) -> Result<Vec<Input>>;
+
+    /// One run.
+    async fn run(&self, id: &RunId) -> Result<Option<Run>>;
+    /// Runs of a session, newest first, at most `limit`, below generation `before`.
+    async fn runs(&self, key: &SessionKey, before: Option<u64>, limit: u32) -> Result<Vec<Run>>;
+    /// A run's events with a seq above `after` and, if given, at most `max`; at most `limit`.
+    async fn run_events(
+        &self,
+        run: &Run,
+        after: u64,
+        max: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<StoredEvent>>;
+    /// Events of a session's feed with an offset above `after`, at most `limit`.
+    async fn feed(&self, key: &SessionKey, after: u64, limit: u32) -> Result<Vec<StoredEvent>>;
+    /// `(earliest, latest)` offset of a session's feed; `(1, 0)` when it is empty.
+    async fn feed_bounds(&self, key: &SessionKey) -> Result<(u64, u64)>;
+
+    /// The calls that a run owns.
+    async fn run_calls(&self, run: &RunId) -> Result<Vec<ToolCall>>;
+    /// One call.
+    async fn call(&self, id: &CallId) -> Result<Option<ToolCall>>;
+    /// One prompt and the call that it is about.
+    async fn prompt(&self, id: &PromptId) -> Result<Option<(Prompt, Option<ToolCall>)>>;
+    /// Prompts of a session in a state, oldest first, at most `limit`.
+    async fn prompts(
+        &self,
+        key: &SessionKey,
+        state: PromptState,
+        limit: u32,
+    ) -> Result<Vec<(Prompt, Option<ToolCall>)>>;
+    /// Whether the principal allowed a tool for ever.
+    async fn granted(&self, principal: &Principal, tool: &str) -> Result<bool>;
+
+    /// Sessions that have an unfinished run or a waiting input, at most `limit`, in the order of
+    /// their last change (oldest first).
+    async fn work(&self, limit: u32) -> Result<Vec<Work>>;
+    /// One node.
+    async fn node(&self, id: &NodeId) -> Result<Option<Node>>;
+    /// All nodes that have not left by their own will, newest first, at most `limit`.
+    async fn nodes(&self, limit: u32) -> Result<Vec<Node>>;
+    /// The last nodes of a home in the role `serve`, newest first.
+    async fn serve_starts(&self, home: &str, limit: u32) -> Result<Vec<Node>>;
+
+    /// The token with this hash of its secret.
+    async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<Token>>;
+    /// All tokens.
+    async fn tokens(&self) -> Result<Vec<Token>>;
+    /// Counts.
+    async fn counts(&self) -> Result<Counts>;
+}
