@@ -1,0 +1,92 @@
+//! The browser part: its packages, its build and its tests.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::counts::Counts;
+use crate::{command, counts, setup};
+
+/// `web/package.json`, where there is one, and the names of its scripts.
+struct Package {
+    folder: PathBuf,
+    scripts: Vec<String>,
+}
+
+fn package() -> Result<Option<Package>> {
+    let folder = command::root().join("web");
+    let file = folder.join("package.json");
+    if !file.is_file() {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(&file).context("web/package.json cannot be read")?;
+    let json: serde_json::Value =
+        serde_json::from_str(&text).context("web/package.json is not JSON")?;
+    let scripts = json["scripts"].as_object();
+    let scripts = scripts.map(|all| all.keys().cloned().collect()).unwrap_or_default();
+    Ok(Some(Package { folder, scripts }))
+}
+
+impl Package {
+    fn has(&self, script: &str) -> bool {
+        self.scripts.iter().any(|name| name == script)
+    }
+
+    fn npm(&self) -> Command {
+        let mut npm = command::command("npm");
+        npm.current_dir(&self.folder);
+        npm
+    }
+
+    /// `npm ci`, unless what it would install is there.
+    fn install(&self) -> Result<()> {
+        let modified = |name: &str| {
+            std::fs::metadata(self.folder.join(name)).and_then(|meta| meta.modified()).ok()
+        };
+        let wanted = modified("package-lock.json").context("web/package-lock.json is missing")?;
+        // npm writes this file last, so a broken installation is done again.
+        if modified("node_modules/.package-lock.json").is_some_and(|done| done >= wanted) {
+            return Ok(());
+        }
+        if command::on_path(&["npm"]).is_none() {
+            bail!("npm is missing: install Node 20 or later, which brings it");
+        }
+        command::must_succeed(self.npm().args(["ci", "--no-audit", "--no-fund"]))
+    }
+}
+
+/// Builds the page, where it needs building. It is embedded by the binary, so this comes first.
+pub(crate) fn build() -> Result<()> {
+    match package()? {
+        Some(package) if package.has("build") => {
+            package.install()?;
+            command::must_succeed(package.npm().args(["run", "build"]))
+        }
+        _ => {
+            println!("   nothing to build");
+            Ok(())
+        }
+    }
+}
+
+/// Runs the tests of the page in a real browser against the real binary.
+///
+/// They are told where both are by `EVERTURN_CHROMIUM` and `EVERTURN_BIN`.
+pub(crate) fn test(long: bool) -> Result<Option<Counts>> {
+    let Some(package) = package()? else { return Ok(None) };
+    if !package.has("test") {
+        bail!("web/package.json has no script `test`");
+    }
+    let chromium = setup::program_of_package(&["chromium", "chromium-browser"], "chromium")?;
+    package.install()?;
+    let mut npm = package.npm();
+    npm.arg("test");
+    npm.env("EVERTURN_CHROMIUM", chromium);
+    npm.env("EVERTURN_BIN", command::target_dir().join("debug/everturn"));
+    if long {
+        npm.env("EVERTURN_LONG", "1");
+    }
+    let (success, output) = command::teed(&mut npm)?;
+    Ok(Some(counts::of_node(&output).or_failed(success)))
+}
