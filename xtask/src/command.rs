@@ -48,6 +48,25 @@ pub(crate) fn cargo() -> Command {
     command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
+/// For a test runner: takes away what this person's settings would change in a test, and says where the
+/// binary is and which tier is wanted.
+///
+/// Tests read `EVERTURN_BIN` (the binary, built before), `EVERTURN_LONG` (`1`: full counts) and, in the
+/// browser part, `EVERTURN_CHROMIUM`.
+pub(crate) fn for_tests(runner: &mut Command, long: bool) {
+    const SETTINGS: [&str; 4] = ["EVERTURN_", "OPENAI_", "ANTHROPIC_", "OLLAMA_"];
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if SETTINGS.iter().any(|prefix| text.starts_with(prefix)) {
+            runner.env_remove(&name);
+        }
+    }
+    runner.env("EVERTURN_BIN", target_dir().join("debug/everturn"));
+    if long {
+        runner.env("EVERTURN_LONG", "1");
+    }
+}
+
 /// The command line as a person would type it.
 pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();

@@ -191,12 +191,7 @@ fn rust(options: Options<'_>) -> Result<Outcome> {
     let mut nextest = NEXTEST.cargo()?;
     nextest.args(["nextest", "run", "--workspace", "--locked", "--profile", profile]);
     nextest.args(options.filter);
-    nextest.env("EVERTURN_BIN", command::target_dir().join("debug/everturn"));
-    if options.long {
-        nextest.env("EVERTURN_LONG", "1");
-    } else {
-        nextest.env_remove("EVERTURN_LONG");
-    }
+    command::for_tests(&mut nextest, options.long);
     let success = command::succeeds(&mut nextest)?;
     let counts = match std::fs::read_to_string(&report) {
         Ok(text) => counts::of_junit(&text)?,

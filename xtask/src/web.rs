@@ -82,11 +82,8 @@ pub(crate) fn test(long: bool) -> Result<Option<Counts>> {
     package.install()?;
     let mut npm = package.npm();
     npm.arg("test");
+    command::for_tests(&mut npm, long);
     npm.env("EVERTURN_CHROMIUM", chromium);
-    npm.env("EVERTURN_BIN", command::target_dir().join("debug/everturn"));
-    if long {
-        npm.env("EVERTURN_LONG", "1");
-    }
     let (success, output) = command::teed(&mut npm)?;
     Ok(Some(counts::of_node(&output).or_failed(success)))
 }
