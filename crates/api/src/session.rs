@@ -169,10 +169,10 @@ impl Session {
                     .as_ref()
                     .map(|seen| Evidence::new(seen, run.cause.unwrap_or(core::Cause::Unknown))),
             }),
-            holder: from
-                .lease
-                .as_ref()
-                .map(|lease| Holder { node: lease.holder.to_string(), since: lease.since.rfc3339() }),
+            holder: from.lease.as_ref().map(|lease| Holder {
+                node: lease.holder.to_string(),
+                since: lease.since.rfc3339(),
+            }),
             created_at: from.created_at.rfc3339(),
             updated_at: from.updated_at.rfc3339(),
             ended_at: from.ended_at.map(core::Timestamp::rfc3339),

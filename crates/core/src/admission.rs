@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn identity_comes_before_everything_else() {
-        let deleted = Facts { known: Some(SAME), deleted: true, busy: true, running: true, queue_length: 9 };
+        let deleted =
+            Facts { known: Some(SAME), deleted: true, busy: true, running: true, queue_length: 9 };
         for mode in Mode::ALL {
             assert_eq!(decide(*mode, SAME, &deleted, 1), Decision::Duplicate);
             assert_eq!(decide(*mode, OTHER, &deleted, 1), Decision::Conflict);
@@ -117,6 +118,9 @@ mod tests {
             decide(Mode::Interrupt, SAME, &facts(), 9),
             Decision::Accept { delivery: Delivery::Queued, first: true, stop: false }
         );
-        assert_eq!(decide(Mode::Queue, SAME, &Facts { queue_length: 9, ..facts() }, 9), Decision::QueueFull);
+        assert_eq!(
+            decide(Mode::Queue, SAME, &Facts { queue_length: 9, ..facts() }, 9),
+            Decision::QueueFull
+        );
     }
 }

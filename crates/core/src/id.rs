@@ -30,9 +30,8 @@ fn check(text: &str) -> Result<(), IdError> {
     if text.is_empty() || text.len() > max {
         return Err(IdError::Length { max, got: text.chars().count() });
     }
-    if let Some(c) = text
-        .chars()
-        .find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')))
+    if let Some(c) =
+        text.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')))
     {
         return Err(IdError::Character(c));
     }

@@ -32,7 +32,6 @@ macro_rules! words {
     };
 }
 
-
 words! {
     /// Where an input comes from.
     InputKind {
@@ -142,8 +141,9 @@ pub struct Input {
     pub attempt: u32,
     /// For a continuation: the run that it goes on from.
     pub continues: Option<RunId>,
-    /// For a continuation admitted by policy: the input whose outcome it decides.
-    pub root: Option<InputId>,
+    /// For a continuation admitted by policy: the input whose outcome it decides with its own
+    /// (itself a continuation, perhaps, that decides another's).
+    pub decides: Option<InputId>,
     /// When it was accepted.
     pub accepted_at: Timestamp,
     /// When it ended.
@@ -154,6 +154,9 @@ impl Input {
     /// The session that it belongs to.
     #[must_use]
     pub fn session_key(&self) -> crate::session::SessionKey {
-        crate::session::SessionKey { principal: self.principal.clone(), id: self.session_id.clone() }
+        crate::session::SessionKey {
+            principal: self.principal.clone(),
+            id: self.session_id.clone(),
+        }
     }
 }

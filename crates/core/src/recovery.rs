@@ -139,7 +139,9 @@ pub const CONTINUATION_PREFIX: &str = "[System note: Your previous turn was inte
 /// The text of a continuation. `original` is what the person asked, never an earlier note.
 #[must_use]
 pub fn continuation_note(original: &str, observed: &str, unknown_calls: &[String]) -> String {
-    let mut note = format!("{CONTINUATION_PREFIX} before it was finished. {observed} What you had written and every finished tool result stand above. ");
+    let mut note = format!(
+        "{CONTINUATION_PREFIX} before it was finished. {observed} What you had written and every finished tool result stand above. "
+    );
     if unknown_calls.is_empty() {
         note.push_str("No tool call is of unknown outcome. ");
     } else {
@@ -188,7 +190,13 @@ mod tests {
                     ..AutoContinue::default()
                 },
             };
-            let goes_on = !bit(0) && !bit(1) && !bit(2) && !bit(3) && !bit(4) && bit(6) && bit(7)
+            let goes_on = !bit(0)
+                && !bit(1)
+                && !bit(2)
+                && !bit(3)
+                && !bit(4)
+                && bit(6)
+                && bit(7)
                 && (!bit(8) || bit(5));
             match decide(&facts) {
                 Decision::Cancel => assert!(bit(0)),
@@ -212,8 +220,20 @@ mod tests {
     fn the_third_interrupted_start_in_a_row_opens_the_breaker() {
         let minute = 60_000;
         assert!(!loop_broken(&[(10 * minute, true), (8 * minute, true)], 3, 5 * minute));
-        assert!(loop_broken(&[(10 * minute, true), (8 * minute, true), (4 * minute, true)], 3, 5 * minute));
-        assert!(!loop_broken(&[(10 * minute, true), (8 * minute, true), (2 * minute, true)], 3, 5 * minute));
-        assert!(!loop_broken(&[(10 * minute, true), (8 * minute, false), (7 * minute, true), (6 * minute, true)], 3, 5 * minute));
+        assert!(loop_broken(
+            &[(10 * minute, true), (8 * minute, true), (4 * minute, true)],
+            3,
+            5 * minute
+        ));
+        assert!(!loop_broken(
+            &[(10 * minute, true), (8 * minute, true), (2 * minute, true)],
+            3,
+            5 * minute
+        ));
+        assert!(!loop_broken(
+            &[(10 * minute, true), (8 * minute, false), (7 * minute, true), (6 * minute, true)],
+            3,
+            5 * minute
+        ));
     }
 }

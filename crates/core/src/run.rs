@@ -91,11 +91,19 @@ impl Evidence {
     #[must_use]
     pub fn sentence(&self, cause: Cause) -> String {
         let seen = match cause {
-            Cause::ProcessRestart => "the process that ran it is gone and a newer process of the same home is running",
-            Cause::SplitBrain => "the process that ran it still exists but its lease ran out and was taken over",
-            Cause::LostWorker => "the process that ran it is gone and its home has no newer process",
+            Cause::ProcessRestart => {
+                "the process that ran it is gone and a newer process of the same home is running"
+            }
+            Cause::SplitBrain => {
+                "the process that ran it still exists but its lease ran out and was taken over"
+            }
+            Cause::LostWorker => {
+                "the process that ran it is gone and its home has no newer process"
+            }
             Cause::LeaseLost => "the process that ran it lost its lease and let go",
-            Cause::Unknown => "the process that ran it stopped renewing its lease; whether it still exists is not known",
+            Cause::Unknown => {
+                "the process that ran it stopped renewing its lease; whether it still exists is not known"
+            }
         };
         let boot = if self.rebooted { ", and the machine was started again meanwhile" } else { "" };
         format!(
@@ -229,6 +237,9 @@ impl Run {
     /// The session that it belongs to.
     #[must_use]
     pub fn session_key(&self) -> crate::session::SessionKey {
-        crate::session::SessionKey { principal: self.principal.clone(), id: self.session_id.clone() }
+        crate::session::SessionKey {
+            principal: self.principal.clone(),
+            id: self.session_id.clone(),
+        }
     }
 }

@@ -49,7 +49,9 @@ pub struct ViewCall {
 #[must_use]
 pub fn unfinished_text(state: CallState) -> &'static str {
     match state {
-        CallState::Unknown => "The outcome of this call is unknown: it had begun when the process that ran it went away. It was not run again. Check whether it took effect before repeating it.",
+        CallState::Unknown => {
+            "The outcome of this call is unknown: it had begun when the process that ran it went away. It was not run again. Check whether it took effect before repeating it."
+        }
         CallState::Denied => "This call was denied and did not run.",
         CallState::NotRun => "This call did not run.",
         CallState::Intended | CallState::Running => "This call has no result yet.",
@@ -120,11 +122,8 @@ fn answer(
     if view.is_empty() {
         view.push(ViewMessage::User(note("The conversation begins with your own message.")));
     }
-    let calls: Vec<(ViewCall, &ToolCall)> = message
-        .tool_calls
-        .iter()
-        .map(|call| (view_call(used_ids, call), call))
-        .collect();
+    let calls: Vec<(ViewCall, &ToolCall)> =
+        message.tool_calls.iter().map(|call| (view_call(used_ids, call), call)).collect();
     match view.last_mut() {
         // Two answers in a row (a text that broke off and its continuation within one turn) are one.
         Some(ViewMessage::Assistant { text: before, calls: made }) if made.is_empty() => {
@@ -172,7 +171,8 @@ pub fn estimated_tokens(system: &str, view: &[ViewMessage]) -> u64 {
                 })
                 .sum(),
             ViewMessage::Assistant { text, calls } => {
-                text.len() + calls.iter().map(|c| c.name.len() + c.arguments.len() + 16).sum::<usize>()
+                text.len()
+                    + calls.iter().map(|c| c.name.len() + c.arguments.len() + 16).sum::<usize>()
             }
             ViewMessage::ToolResult { text, .. } => text.len() + 16,
         })

@@ -1,0 +1,229 @@
+//! Claiming: the lease and the next input become one turn, in one transaction (promise P3).
+
+use everturn_core::message::appended_position;
+use everturn_core::{
+    Event, Input, InputKind, InputStatus, Lease, Message, MessageKind, QueuePolicy, Role, Run,
+    RunId, RunState, Session, limits,
+};
+
+use super::admit::decided_inputs;
+use super::journal::Journal;
+use super::{existing, running};
+use crate::error::{OpError, StorageError};
+use crate::op::{Claim, Claimed, Fence};
+use crate::tx::Tx;
+
+pub(super) fn claim(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    op: Claim,
+) -> Result<Claimed, OpError> {
+    let mut session = existing(tx, &op.key)?;
+    if let Some(lease) = &session.lease
+        && lease.holder != op.node
+        && !lease.expiry.passed(&journal.ctx.boot)
+    {
+        return Ok(Claimed::Held { holder: lease.clone() });
+    }
+    let unfinished = running(tx, &session)?;
+    match unfinished {
+        Some(run) if run.state == RunState::HandedOver => {
+            take_lease(journal, &mut session, &op);
+            return resume(tx, journal, session, run, &op);
+        }
+        Some(run) => return Ok(Claimed::Unfinished { session, run }),
+        None => {}
+    }
+    let inputs = next_inputs(tx, &session)?;
+    if inputs.is_empty() {
+        if session.lease.take().is_some() {
+            tx.put_session(&session)?;
+        }
+        return Ok(Claimed::Nothing);
+    }
+    take_lease(journal, &mut session, &op);
+    begin(tx, journal, session, inputs, &op)
+}
+
+/// Takes the lease for the claiming node. The epoch grows whenever the holder changes.
+fn take_lease(journal: &Journal<'_>, session: &mut Session, op: &Claim) {
+    match &mut session.lease {
+        Some(lease) if lease.holder == op.node => lease.expiry = op.expiry.clone(),
+        lease => {
+            session.epoch += 1;
+            *lease = Some(Lease {
+                holder: op.node.clone(),
+                expiry: op.expiry.clone(),
+                since: journal.now(),
+            });
+        }
+    }
+}
+
+/// The input at the head; under the policy `batch`, with all messages of people directly behind it.
+fn next_inputs(tx: &mut dyn Tx, session: &Session) -> Result<Vec<Input>, StorageError> {
+    let limit = match session.policy.queue {
+        QueuePolicy::One => 1,
+        QueuePolicy::Batch => limits::QUEUE_INPUTS_MAX,
+    };
+    let mut inputs = tx.queued(&session.key(), limit)?;
+    let head_is_message = inputs.first().is_some_and(|head| head.kind == InputKind::Message);
+    if head_is_message {
+        let messages = inputs.iter().take_while(|input| input.kind == InputKind::Message).count();
+        inputs.truncate(messages);
+    } else {
+        inputs.truncate(1);
+    }
+    Ok(inputs)
+}
+
+fn fence(session: &Session, run: &Run, op: &Claim) -> Fence {
+    Fence {
+        session: session.key(),
+        node: op.node.clone(),
+        epoch: session.epoch,
+        generation: run.generation,
+        run_id: run.id.clone(),
+    }
+}
+
+/// Goes on with a run that a leaving node let go of: same run, same generation, next epoch.
+fn resume(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    mut session: Session,
+    mut run: Run,
+    op: &Claim,
+) -> Result<Claimed, OpError> {
+    run.state = RunState::Running;
+    run.node = op.node.clone();
+    tx.put_run(&run)?;
+    let mut inputs = Vec::with_capacity(run.input_ids.len());
+    for id in &run.input_ids {
+        inputs.extend(tx.input(id)?);
+    }
+    tx.put_session(&session)?;
+    journal.emit_session(tx, &mut session)?;
+    tx.put_session(&session)?;
+    Ok(Claimed::Turn { fence: fence(&session, &run, op), session, run, inputs })
+}
+
+/// Begins a turn: generation + 1, a run, and the inputs enter the transcript.
+fn begin(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    mut session: Session,
+    mut inputs: Vec<Input>,
+    op: &Claim,
+) -> Result<Claimed, OpError> {
+    session.generation += 1;
+    session.interrupted = None;
+    session.updated_at = journal.now();
+    let before = match inputs.first().and_then(|input| input.continues.as_ref()) {
+        Some(id) => tx.run(id)?,
+        None => None,
+    };
+    let mut run = Run {
+        id: RunId::from_uuid(journal.ctx.uuid()),
+        session_id: session.id.clone(),
+        principal: session.principal.clone(),
+        input_ids: inputs.iter().map(|input| input.id.clone()).collect(),
+        generation: session.generation,
+        attempt: inputs.first().map_or(0, |input| input.attempt),
+        state: RunState::Running,
+        terminal_state: None,
+        last_seq: 0,
+        last_event: String::new(),
+        last_event_at: journal.now(),
+        first_offset: 0,
+        last_offset: 0,
+        step_seq: 0,
+        cause: None,
+        evidence: None,
+        continues: before.as_ref().map(|run| run.id.clone()),
+        interrupted_at: before.as_ref().and_then(|run| run.ended_at),
+        usage: None,
+        error: None,
+        stop: None,
+        node: op.node.clone(),
+        model: session.model.clone().unwrap_or_else(|| op.default_model.clone()),
+        started_at: journal.now(),
+        ended_at: None,
+    };
+    session.running = Some(run.id.clone());
+    session.queue_length = session
+        .queue_length
+        .saturating_sub(u32::try_from(inputs.len()).unwrap_or(u32::MAX));
+    // The rows that the snapshot below reads.
+    tx.put_run(&run)?;
+    tx.put_session(&session)?;
+
+    let started = Event::TurnStarted {
+        generation: run.generation,
+        run_id: run.id.clone(),
+        input_ids: run.input_ids.clone(),
+    };
+    journal.emit(tx, &mut session, &started)?;
+    for input in &mut inputs {
+        enter(tx, journal, &mut session, &run, input)?;
+    }
+    let started = Event::RunStarted {
+        generation: run.generation,
+        input_ids: run.input_ids.clone(),
+        attempt: run.attempt,
+        continues: run.continues.clone(),
+        model: run.model.clone(),
+    };
+    journal.emit_run(tx, &mut session, &mut run, &started)?;
+    run.step_seq = run.last_seq;
+    tx.put_run(&run)?;
+    journal.emit_session(tx, &mut session)?;
+    // A synced commit: reserve numbers for the deltas that follow it without a sync.
+    session.offset_ceiling =
+        session.offset_ceiling.max(session.last_offset + limits::OFFSET_RESERVE);
+    tx.put_session(&session)?;
+    Ok(Claimed::Turn { fence: fence(&session, &run, op), session, run, inputs })
+}
+
+/// An input becomes a row of the transcript: from now on the model sees it.
+fn enter(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    session: &mut Session,
+    run: &Run,
+    input: &mut Input,
+) -> Result<(), StorageError> {
+    input.status = InputStatus::Started;
+    input.generation = Some(run.generation);
+    input.run_id = Some(run.id.clone());
+    tx.put_input(input)?;
+    for mut decided in decided_inputs(tx, input)? {
+        decided.generation = Some(run.generation);
+        decided.run_id = Some(run.id.clone());
+        tx.put_input(&decided)?;
+    }
+    let (role, kind) = match input.kind {
+        InputKind::Continuation => (Role::System, MessageKind::Continuation),
+        InputKind::Message | InputKind::Steer | InputKind::Completion => {
+            (Role::User, MessageKind::Message)
+        }
+    };
+    session.last_message_id += 1;
+    let message = Message {
+        id: session.last_message_id,
+        position: appended_position(session.last_message_id),
+        role,
+        kind,
+        content: input.content.clone(),
+        reasoning: None,
+        tool_calls: Vec::new(),
+        tool_call_id: None,
+        generation: Some(run.generation),
+        run_id: Some(run.id.clone()),
+        input_id: Some(input.id.clone()),
+        recovered: false,
+        created_at: journal.now(),
+    };
+    tx.put_message(&session.key(), &message)?;
+    journal.emit(tx, session, &Event::MessageAdded(message))
+}

@@ -1,0 +1,289 @@
+//! Recording an interruption, and what follows from it, in one transaction (promises P4 and P5).
+
+use everturn_core::event::EventHead;
+use everturn_core::recovery::{self, Decision, Facts, continuation_note};
+use everturn_core::{
+    CallState, Cause, Content, Delivery, Event, Evidence, Input, InputId, InputKind, InputStatus,
+    MessageKind, Mode, Outcome, RequestId, Role, Run, RunState, Session, TerminalState, digest,
+};
+
+use super::admit::{QUEUE_STEP, announce, decided_inputs};
+use super::journal::Journal;
+use super::write::{add_message, close_inputs, close_run, seal};
+use crate::error::{OpError, Refusal, StorageError};
+use crate::op::{Interrupt, Interrupted};
+use crate::rows::Gap;
+use crate::tx::Tx;
+
+/// Bytes of text that are rebuilt from a run's unfinished step; more is cut, with a note.
+const RECOVERED_BYTES_MAX: usize = 4 << 20;
+/// Events read at a time.
+const PAGE: u32 = 512;
+
+pub(super) fn interrupt(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    op: Interrupt,
+) -> Result<Interrupted, OpError> {
+    let Some((mut session, mut run)) = unresolved(tx, journal, &op)? else {
+        return Ok(Interrupted { decision: None });
+    };
+    let mut evidence = op.evidence;
+    evidence.last_seq = run.last_seq;
+    evidence.last_event.clone_from(&run.last_event);
+    evidence.last_event_at = run.last_event_at;
+    let cause = if op.by_holder { Cause::LeaseLost } else { recovery::cause(&evidence) };
+    let decision = recovery::decide(&Facts {
+        stopped: run.stop.is_some(),
+        attempt: run.attempt,
+        age_ms: journal.now().since_ms(run.last_event_at),
+        policy: session.policy.auto_continue,
+        loop_broken: op.loop_broken,
+        ended: session.ended_at.is_some(),
+        viewed: op.viewed,
+        may_continue: op.may_continue,
+    });
+    // The old holder's epoch is over: whatever it still sends is refused (promise P11).
+    session.epoch += 1;
+    session.lease = None;
+
+    // Text first: what the unfinished step streamed stands directly above the marker.
+    recover_text(tx, journal, &mut session, &mut run)?;
+    if evidence.rebooted {
+        skip_reserved(tx, &mut session, &mut run)?;
+    }
+    seal(tx, journal, &mut session, &mut run)?;
+
+    if decision == Decision::Cancel {
+        let by = run.stop.as_ref().map_or_else(|| run.principal.clone(), |stop| stop.by.clone());
+        journal.emit_run(tx, &mut session, &mut run, &Event::RunCancelled { by })?;
+        close_inputs(tx, journal, &run, Outcome::Cancelled)?;
+        close_run(tx, journal, &mut session, &mut run, TerminalState::Cancelled)?;
+        tx.put_session(&session)?;
+        return Ok(Interrupted { decision: Some(decision) });
+    }
+
+    let sentence = evidence.sentence(cause);
+    add_message(
+        tx,
+        journal,
+        &mut session,
+        &run,
+        Role::System,
+        MessageKind::Interruption,
+        Content::text(sentence.clone()),
+        |_| {},
+    )?;
+    run.cause = Some(cause);
+    run.evidence = Some(evidence.clone());
+    let event = Event::RunInterrupted { cause, evidence };
+    journal.emit_run(tx, &mut session, &mut run, &event)?;
+    match decision {
+        Decision::Continue { attempt } => {
+            let decides = run.input_ids.first().cloned();
+            admit_continuation(tx, journal, &mut session, &run, &sentence, attempt, decides)?;
+        }
+        Decision::Park(_) | Decision::Cancel => {
+            close_inputs(tx, journal, &run, Outcome::Interrupted)?;
+            session.interrupted = Some(run.id.clone());
+        }
+    }
+    close_run(tx, journal, &mut session, &mut run, TerminalState::Interrupted)?;
+    // Whoever may claims the continuation; nobody holds the session meanwhile.
+    session.lease = None;
+    tx.put_session(&session)?;
+    Ok(Interrupted { decision: Some(decision) })
+}
+
+/// The rows, if the run is still as the caller saw it and may be resolved by it.
+fn unresolved(
+    tx: &mut dyn Tx,
+    journal: &Journal<'_>,
+    op: &Interrupt,
+) -> Result<Option<(Session, Run)>, OpError> {
+    let Some(session) = tx.session(&op.key)? else { return Ok(None) };
+    if session.running.as_ref() != Some(&op.run_id) || session.epoch != op.epoch {
+        return Ok(None);
+    }
+    let Some(run) = tx.run(&op.run_id)? else { return Ok(None) };
+    if matches!(run.state, RunState::Ended | RunState::HandedOver) {
+        return Ok(None);
+    }
+    if let Some(lease) = &session.lease {
+        let expired = lease.expiry.passed(&journal.ctx.boot);
+        let proven = op.evidence.holder_gone == Some(true) && op.evidence.holder == lease.holder;
+        let own = op.by_holder && lease.holder == op.node;
+        if !(expired || proven || own) {
+            return Err(
+                Refusal::Held { node: lease.holder.clone(), since: lease.since }.into()
+            );
+        }
+    }
+    Ok(Some((session, run)))
+}
+
+/// Rebuilds the text of the step that was under way from its deltas.
+fn recover_text(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    session: &mut Session,
+    run: &mut Run,
+) -> Result<(), StorageError> {
+    let (mut text, mut reasoning) = (String::new(), String::new());
+    let mut after = run.step_seq;
+    'pages: loop {
+        let page = tx.run_events(run, after, PAGE)?;
+        let Some(last) = page.last().and_then(|row| row.head.run.as_ref()) else { break };
+        after = last.1;
+        for row in &page {
+            let into = match row.head.name.as_str() {
+                "text.delta" => &mut text,
+                "reasoning.delta" => &mut reasoning,
+                _ => continue,
+            };
+            if into.len() > RECOVERED_BYTES_MAX {
+                into.push_str("\n[the rest is in the run's journal]");
+                break 'pages;
+            }
+            into.push_str(&delta_text(&row.head, &row.body));
+        }
+    }
+    if text.is_empty() && reasoning.is_empty() {
+        return Ok(());
+    }
+    let content = if text.is_empty() { Content::default() } else { Content::text(text) };
+    add_message(
+        tx,
+        journal,
+        session,
+        run,
+        Role::Assistant,
+        MessageKind::Message,
+        content,
+        |message| {
+            message.recovered = true;
+            message.reasoning = (!reasoning.is_empty()).then_some(reasoning);
+        },
+    )?;
+    Ok(())
+}
+
+/// The text of a stored delta; empty, and said in the log, where the record is bad.
+fn delta_text(head: &EventHead, body: &str) -> String {
+    #[derive(serde::Deserialize)]
+    struct Delta {
+        text: String,
+    }
+    match serde_json::from_str::<Delta>(body) {
+        Ok(delta) => delta.text,
+        Err(error) => {
+            tracing::warn!(session = %head.session_id, offset = head.offset, %error, "a stored delta cannot be read");
+            String::new()
+        }
+    }
+}
+
+/// After a power loss the unsynced tail may be gone although somebody saw it: its numbers are never
+/// given to anything else (promise P7).
+fn skip_reserved(
+    tx: &mut dyn Tx,
+    session: &mut Session,
+    run: &mut Run,
+) -> Result<(), StorageError> {
+    let lost = session.offset_ceiling.saturating_sub(session.last_offset);
+    if lost == 0 {
+        return Ok(());
+    }
+    let gap = Gap {
+        from_offset: session.last_offset + 1,
+        to_offset: session.last_offset + lost,
+        from_seq: run.last_seq + 1,
+        to_seq: run.last_seq + lost,
+    };
+    tx.put_gap(&session.key(), &run.id, &gap)?;
+    session.last_offset += lost;
+    run.last_seq += lost;
+    Ok(())
+}
+
+/// Puts a continuation ahead of everything that waits.
+pub(super) fn admit_continuation(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    session: &mut Session,
+    run: &Run,
+    observed: &str,
+    attempt: u32,
+    decides: Option<InputId>,
+) -> Result<Input, OpError> {
+    let original = original_text(tx, run)?;
+    let unknown: Vec<String> = tx
+        .run_calls(&run.id)?
+        .iter()
+        .filter(|call| call.state == CallState::Unknown && !call.effect.repeatable())
+        .map(|call| format!("{} {}", call.name, call.arguments))
+        .collect();
+    let content = Content::text(continuation_note(&original, observed, &unknown));
+    let key = session.key();
+    let head = tx.queued(&key, 1)?.first().map(|head| head.queue_key);
+    let queue_key = head.unwrap_or(session.last_queue_key + QUEUE_STEP) - QUEUE_STEP;
+    // Named after the run, so that no two continuations of one run can exist.
+    let request_id = RequestId::new(format!("continue:{}", run.id))
+        .map_err(|_| Refusal::BadRecord("a run id is too long for a request id"))?;
+    if tx.input_by_identity(&key, &request_id)?.is_some() {
+        return Err(Refusal::Superseded.into());
+    }
+    let input = Input {
+        id: InputId::from_uuid(journal.ctx.uuid()),
+        session_id: key.id.clone(),
+        principal: key.principal.clone(),
+        request_id,
+        digest: digest::payload(InputKind::Continuation, Mode::Queue, &content, None),
+        kind: InputKind::Continuation,
+        mode: Mode::Queue,
+        content,
+        metadata: None,
+        queue_key,
+        status: InputStatus::Queued,
+        delivery: Delivery::Queued,
+        outcome: None,
+        generation: None,
+        run_id: None,
+        attempt,
+        continues: Some(run.id.clone()),
+        decides,
+        accepted_at: journal.now(),
+        ended_at: None,
+    };
+    tx.put_input(&input)?;
+    session.queue_length += 1;
+    announce(tx, journal, session, &input)?;
+    Ok(input)
+}
+
+/// What the person asked, never an earlier note.
+fn original_text(tx: &mut dyn Tx, run: &Run) -> Result<String, StorageError> {
+    let mut texts = Vec::new();
+    for id in &run.input_ids {
+        let Some(input) = tx.input(id)? else { continue };
+        if input.kind != InputKind::Continuation {
+            texts.push(input.content.plain());
+            continue;
+        }
+        if let Some(first) = decided_inputs(tx, &input)?.pop() {
+            texts.push(first.content.plain());
+        } else if let Some(before) = &input.continues
+            && let Some(before) = tx.run(before)?
+        {
+            // A person's own *continue*: go back through the run that it continues.
+            texts.push(original_text(tx, &before)?);
+        }
+    }
+    Ok(texts.join("\n\n"))
+}
+
+/// Evidence for an interruption that a person decides about later is on its run.
+pub(super) fn observed(run: &Run) -> String {
+    let cause = run.cause.unwrap_or(Cause::Unknown);
+    run.evidence.as_ref().map(|seen: &Evidence| seen.sentence(cause)).unwrap_or_default()
+}
