@@ -1,6 +1,6 @@
 //! The browser part: its packages, its build and its tests.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
@@ -41,12 +41,7 @@ impl Package {
 
     /// `npm ci`, unless what it would install is there.
     fn install(&self) -> Result<()> {
-        let modified = |name: &str| {
-            std::fs::metadata(self.folder.join(name)).and_then(|meta| meta.modified()).ok()
-        };
-        let wanted = modified("package-lock.json").context("web/package-lock.json is missing")?;
-        // npm writes this file last, so a broken installation is done again.
-        if modified("node_modules/.package-lock.json").is_some_and(|done| done >= wanted) {
+        if is_installed(&self.folder)? {
             return Ok(());
         }
         if command::on_path(&["npm"]).is_none() {
@@ -54,6 +49,15 @@ impl Package {
         }
         command::must_succeed(self.npm().args(["ci", "--no-audit", "--no-fund"]))
     }
+}
+
+/// Whether the packages were installed after the lock file last changed.
+fn is_installed(folder: &Path) -> Result<bool> {
+    let modified =
+        |name: &str| std::fs::metadata(folder.join(name)).and_then(|meta| meta.modified()).ok();
+    let wanted = modified("package-lock.json").context("web/package-lock.json is missing")?;
+    // npm writes this file last, so an installation that broke off is done again.
+    Ok(modified("node_modules/.package-lock.json").is_some_and(|done| done >= wanted))
 }
 
 /// Builds the page, where it needs building. It is embedded by the binary, so this comes first.
@@ -86,4 +90,26 @@ pub(crate) fn test(long: bool) -> Result<Option<Counts>> {
     npm.env("EVERTURN_CHROMIUM", chromium);
     let (success, output) = command::teed(&mut npm)?;
     Ok(Some(counts::of_node(&output).or_failed(success)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn packages_are_installed_again_when_the_lock_file_is_newer() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(is_installed(folder.path()).is_err());
+        let lock = File::create(folder.path().join("package-lock.json")).unwrap();
+        assert!(!is_installed(folder.path()).unwrap());
+        std::fs::create_dir(folder.path().join("node_modules")).unwrap();
+        File::create(folder.path().join("node_modules/.package-lock.json")).unwrap();
+        lock.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+        assert!(is_installed(folder.path()).unwrap());
+        lock.set_modified(SystemTime::now() + Duration::from_secs(60)).unwrap();
+        assert!(!is_installed(folder.path()).unwrap());
+    }
 }
