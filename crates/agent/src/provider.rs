@@ -1,5 +1,10 @@
 //! What the engine asks of a model provider.
 
+mod failure;
+mod frames;
+mod hosted;
+mod request;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,6 +13,9 @@ use everturn_core::{Failure, Usage};
 use futures::stream::BoxStream;
 
 use crate::tool::ToolSpec;
+pub(crate) use failure::Secret;
+pub use hosted::RequestTimeouts;
+pub(crate) use hosted::{Hosted, HostedSetup, list_models};
 
 /// One request to a model.
 #[derive(Debug, Clone)]
@@ -110,14 +118,33 @@ impl ProviderError {
     pub fn failure(&self) -> Failure {
         use ProviderErrorKind as K;
         let (code, hint) = match self.kind {
-            K::Unauthorized => ("model_unauthorized", Some("check the provider's API key in the environment; `everturn doctor` tests it")),
-            K::Misconfigured => ("model_misconfigured", Some("check --model and the provider's base address; `everturn doctor` tests both")),
+            K::Unauthorized => (
+                "model_unauthorized",
+                Some("check the provider's API key in the environment; `everturn doctor` tests it"),
+            ),
+            K::Misconfigured => (
+                "model_misconfigured",
+                Some("check --model and the provider's base address; `everturn doctor` tests both"),
+            ),
             K::Refused => ("model_refused", None),
-            K::TooLong => ("context_too_long", Some("start a new session, or use a model with a larger context")),
-            K::RateLimited => ("model_rate_limited", Some("the provider refuses for now; send the message again later")),
-            K::Unavailable => ("model_unavailable", Some("the provider does not answer; send the message again later")),
-            K::Broken => ("model_stream_broken", Some("the text that came is kept; ask the model to go on")),
-            K::Stalled => ("model_stalled", Some("the text that came is kept; ask the model to go on")),
+            K::TooLong => (
+                "context_too_long",
+                Some("start a new session, or use a model with a larger context"),
+            ),
+            K::RateLimited => (
+                "model_rate_limited",
+                Some("the provider refuses for now; send the message again later"),
+            ),
+            K::Unavailable => (
+                "model_unavailable",
+                Some("the provider does not answer; send the message again later"),
+            ),
+            K::Broken => {
+                ("model_stream_broken", Some("the text that came is kept; ask the model to go on"))
+            }
+            K::Stalled => {
+                ("model_stalled", Some("the text that came is kept; ask the model to go on"))
+            }
             K::Malformed => ("model_malformed", None),
         };
         Failure {
