@@ -223,6 +223,8 @@ ops! {
         node: NodeId,
         /// When the lease runs out unless renewed.
         expiry: everturn_core::LeaseExpiry,
+        /// A holder that the caller has proof is gone: its lease counts as expired.
+        gone: Option<NodeId>,
         /// `provider/name` of the node's default, for sessions that name none.
         default_model: String,
     }

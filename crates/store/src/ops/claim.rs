@@ -21,6 +21,7 @@ pub(super) fn claim(
     let mut session = existing(tx, &op.key)?;
     if let Some(lease) = &session.lease
         && lease.holder != op.node
+        && op.gone.as_ref() != Some(&lease.holder)
         && !lease.expiry.passed(&journal.ctx.boot)
     {
         return Ok(Claimed::Held { holder: lease.clone() });
@@ -95,7 +96,8 @@ fn resume(
     mut run: Run,
     op: &Claim,
 ) -> Result<Claimed, OpError> {
-    run.state = RunState::Running;
+    let waits = !tx.open_prompts(&run.id)?.is_empty();
+    run.state = if waits { RunState::Waiting } else { RunState::Running };
     run.node = op.node.clone();
     tx.put_run(&run)?;
     let mut inputs = Vec::with_capacity(run.input_ids.len());

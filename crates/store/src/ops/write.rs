@@ -4,7 +4,7 @@ use everturn_core::event::{End, Record};
 use everturn_core::message::appended_position;
 use everturn_core::{
     CallId, CallState, Content, Event, Message, MessageKind, NewCall, Outcome, Prompt,
-    PromptState, Role, Run, RunState, Session, TerminalState, ToolCall, Usage, limits,
+    PromptState, Role, Run, RunId, RunState, Session, TerminalState, ToolCall, Usage, limits,
 };
 
 use super::admit::{decided_inputs, settle_input};
@@ -233,7 +233,7 @@ impl Turn<'_, '_, '_> {
         let Some(mut call) = self.tx.call(id)? else {
             return Err(Refusal::BadRecord("there is no such call").into());
         };
-        let mine = self.run.continues.as_ref() == Some(&call.run_id);
+        let mine = self.in_chain(&call.run_id)?;
         let safe = match call.state {
             CallState::NotRun => call.started_at.is_none(),
             CallState::Unknown => call.effect.repeatable(),
@@ -251,6 +251,18 @@ impl Turn<'_, '_, '_> {
         self.emit(&Event::ToolIntended(call))?;
         self.run.step_seq = self.run.last_seq;
         Ok(())
+    }
+
+    /// Whether a run is one that this run goes on from, directly or through others.
+    fn in_chain(&mut self, id: &RunId) -> Result<bool, StorageError> {
+        let mut before = self.run.continues.clone();
+        while let Some(run) = before {
+            if run == *id {
+                return Ok(true);
+            }
+            before = self.tx.run(&run)?.and_then(|run| run.continues);
+        }
+        Ok(false)
     }
 
     fn finish_call(
