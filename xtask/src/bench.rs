@@ -15,6 +15,6 @@ pub(crate) fn bench(args: &[OsString]) -> Result<bool> {
     let mut bench = command::cargo();
     bench.args(["run", "--release", "--package", "everturn-sim", "--bin", "bench", "--"]);
     bench.args(args).env("EVERTURN_BIN", binary);
-    println!("== {}", command::shown(&bench));
+    eprintln!("== {}", command::shown(&bench));
     Err(bench.exec().into())
 }

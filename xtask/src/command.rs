@@ -77,7 +77,7 @@ pub(crate) fn shown(command: &Command) -> String {
 /// Prints the command and runs it with this process's output; whether it succeeded.
 pub(crate) fn succeeds(command: &mut Command) -> Result<bool> {
     let line = shown(command);
-    println!("   $ {line}");
+    eprintln!("   $ {line}");
     let status = command
         .stdin(Stdio::null())
         .status()
@@ -97,7 +97,7 @@ pub(crate) fn must_succeed(command: &mut Command) -> Result<()> {
 /// that output.
 pub(crate) fn teed(command: &mut Command) -> Result<(bool, String)> {
     let line = shown(command);
-    println!("   $ {line}");
+    eprintln!("   $ {line}");
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

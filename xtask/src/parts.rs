@@ -146,7 +146,7 @@ fn deny() -> Result<Outcome> {
     // The database of advisories is on a host of its own; a check must not depend on reaching it.
     let mut fetch = DENY.cargo()?;
     fetch.args(["deny", "fetch", "db"]).stdin(Stdio::null());
-    println!("   $ {}", command::shown(&fetch));
+    eprintln!("   $ {}", command::shown(&fetch));
     if ends_well_within(&mut fetch.spawn()?, ADVISORY_FETCH)? {
         let mut check = DENY.cargo()?;
         check.args(["deny", "check", "--disable-fetch", "advisories"]);

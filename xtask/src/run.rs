@@ -10,15 +10,15 @@ use crate::{command, web};
 
 /// Builds the web page and the binary and becomes `everturn serve ARGS`. Comes back only with an error.
 pub(crate) fn run(release: bool, args: &[OsString]) -> Result<bool> {
-    println!("== 1/3 web page");
+    eprintln!("== 1/3 web page");
     web::build()?;
-    println!("== 2/3 the everturn binary (the first time takes a few minutes)");
+    eprintln!("== 2/3 the everturn binary (the first time takes a few minutes)");
     let binary = build(release)?;
     let mut serve = command::command(&binary);
     // The server runs where the person is: a relative `--home` or `--workspace` means their folder.
     serve.current_dir(std::env::current_dir().context("the current folder cannot be read")?);
     serve.arg("serve").args(args);
-    println!("== 3/3 {}", command::shown(&serve));
+    eprintln!("== 3/3 {}", command::shown(&serve));
     // Not a child: a signal to this process id, kill -9 included, is a signal to the server.
     Err(serve.exec()).with_context(|| format!("{} could not be started", binary.display()))
 }

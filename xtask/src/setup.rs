@@ -41,7 +41,7 @@ impl Tool {
         let home = tools_dir(self)?;
         let bin = home.join("bin");
         if !bin.join(self.name).is_file() {
-            println!("   {} {} is missing: compiling it (minutes, once)", self.name, self.version);
+            eprintln!("   {} {} is missing: compiling it (minutes, once)", self.name, self.version);
             let mut install = command::cargo();
             install.args(["install", "--locked", "--version", self.version, "--root"]).arg(&home);
             install.args(self.features).arg(self.name);
@@ -90,7 +90,7 @@ pub(crate) fn program_of_package(programs: &[&str], package: &str) -> Result<Pat
     if command::on_path(&["apt-get"]).is_none() {
         bail!("{wanted} is missing: install it with this system's package manager");
     }
-    println!("   {wanted} is missing: installing the package {package}");
+    eprintln!("   {wanted} is missing: installing the package {package}");
     let installed = command::succeeds(apt().args(["update", "--quiet"]))?
         && command::succeeds(
             apt().args(["install", "--yes", "--quiet"]).args(["--no-install-recommends", package]),

@@ -68,7 +68,7 @@ pub(crate) fn build() -> Result<()> {
             command::must_succeed(package.npm().args(["run", "build"]))
         }
         _ => {
-            println!("   nothing to build");
+            eprintln!("   nothing to build");
             Ok(())
         }
     }
