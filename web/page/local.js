@@ -1,0 +1,57 @@
+// What the page keeps in the browser: drafts, unsent messages, small preferences.
+//
+// Storage can be full, switched off or throw at any call; the page then works from memory for as
+// long as it is open, and whoever must know that something is not kept gets `false`.
+
+const PREFIX = "everturn.";
+
+/** Wraps a `Storage` (or nothing at all) so that no call ever throws. */
+export function createLocal(storage) {
+  const memory = new Map();
+  return {
+    get(key) {
+      if (memory.has(key)) return memory.get(key);
+      try {
+        return storage?.getItem(PREFIX + key) ?? null;
+      } catch {
+        return null;
+      }
+    },
+    /** Returns whether a reload will find it again. */
+    set(key, value) {
+      try {
+        if (!storage) throw new Error("no storage");
+        storage.setItem(PREFIX + key, value);
+        memory.delete(key);
+        return true;
+      } catch {
+        memory.set(key, value);
+        return false;
+      }
+    },
+    remove(key) {
+      memory.delete(key);
+      try {
+        storage?.removeItem(PREFIX + key);
+      } catch {
+        // Nothing to do: it was never kept.
+      }
+    },
+    keys(prefix) {
+      const found = new Set([...memory.keys()].filter((key) => key.startsWith(prefix)));
+      try {
+        for (let index = 0; index < (storage?.length ?? 0); index += 1) {
+          const key = storage.key(index);
+          if (key?.startsWith(PREFIX + prefix)) found.add(key.slice(PREFIX.length));
+        }
+      } catch {
+        // Only what is in memory, then.
+      }
+      return [...found];
+    },
+    /** The key of a `storage` event without our prefix, or null if it is not ours. */
+    ownKey(raw) {
+      return raw?.startsWith(PREFIX) ? raw.slice(PREFIX.length) : null;
+    },
+  };
+}
