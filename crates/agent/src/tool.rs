@@ -1,4 +1,15 @@
-//! What the engine asks of a tool.
+//! What the engine asks of a tool, and the tools that are built in. docs/tools.md lists them with
+//! their limits.
+
+mod arguments;
+mod edit;
+mod guard;
+mod list;
+mod read;
+mod search;
+mod shell;
+mod text;
+mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,6 +19,47 @@ use everturn_core::{CallId, Effect, SessionId};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+
+pub use edit::EDIT_BYTES_MAX;
+pub use guard::FILE_TOOL_END_MS;
+pub use list::{GLOB_BYTES_MAX, LIST_DEPTH_DEFAULT, LIST_DEPTH_MAX, LIST_ENTRIES_MAX};
+pub use read::{BINARY_PROBE_BYTES, READ_LINE_BYTES_MAX, READ_LINES_DEFAULT, READ_LINES_MAX};
+pub use search::{
+    REGEX_BYTES_MAX, REGEX_MEMORY_MAX, SEARCH_FILE_BYTES_MAX, SEARCH_HEAP_BYTES,
+    SEARCH_LINE_BYTES_MAX, SEARCH_MATCHES_MAX, SEARCH_S_MAX,
+};
+pub use shell::{
+    COMMAND_BYTES_MAX, OUTPUT_CHUNK_BYTES, OUTPUT_INTERVAL_MS, TIMEOUT_S_DEFAULT, TIMEOUT_S_MAX,
+};
+pub use write::WRITE_BYTES_MAX;
+
+use crate::supervisor::Supervised;
+use crate::workspace::{Workspace, WorkspaceError};
+
+/// Bytes of any built-in tool's result.
+pub const RESULT_BYTES_MAX: usize = 64 << 10;
+/// Bytes that are kept of the beginning of a command's output.
+pub const RESULT_HEAD_BYTES: usize = 32 << 10;
+/// Bytes that are kept of its end; the rest of the result is for what is said about it.
+pub const RESULT_TAIL_BYTES: usize = 31 << 10;
+
+/// The built-in tools, working in one workspace, with commands under supervisors.
+#[must_use]
+pub fn builtin(workspace: Workspace, supervised: Supervised) -> Registry {
+    let mut registry = Registry::default();
+    registry.add(edit::EditFile::new(workspace.clone()));
+    registry.add(list::ListFiles::new(workspace.clone()));
+    registry.add(read::ReadFile::new(workspace.clone()));
+    registry.add(search::SearchFiles::new(workspace.clone()));
+    registry.add(write::WriteFile::new(workspace.clone()));
+    registry.add(shell::Shell::new(workspace, supervised));
+    registry
+}
+
+/// A refused path, for the model.
+fn explain(error: &WorkspaceError) -> String {
+    format!("{error} ({}). {}.", error.code(), error.hint())
+}
 
 /// What a model is told of a tool, and what the tool declares about itself.
 #[derive(Debug, Clone)]
