@@ -100,7 +100,9 @@ impl Evidence {
             Cause::LostWorker => {
                 "the process that ran it is gone and its home has no newer process"
             }
-            Cause::LeaseLost => "the process that ran it lost its lease and let go",
+            Cause::LeaseLost => {
+                "the process that ran it had to let go of it before it was finished"
+            }
             Cause::Unknown => {
                 "the process that ran it stopped renewing its lease; whether it still exists is not known"
             }

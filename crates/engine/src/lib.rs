@@ -1,1 +1,21 @@
 //! The loop: admit, claim, run, journal, publish, settle, recover.
+//!
+//! Start with [`turn`], which reads as the story of a turn. [`wake`] has the closed enum of
+//! everything that can wake a session and the one loop that reacts to it. [`journal`] is the one
+//! place where a turn's records are written. [`recover`] is what opening the engine does first.
+//! [`live`] is how anybody reads while it happens.
+
+mod calls;
+mod config;
+mod control;
+mod engine;
+mod journal;
+mod lease;
+pub mod live;
+mod recover;
+mod step;
+mod turn;
+mod wake;
+
+pub use config::{Asking, Config, Models, Scope};
+pub use engine::{Engine, EngineError, OpenError};

@@ -34,25 +34,21 @@ pub(super) fn admit(
         running: run.is_some(),
         queue_length,
     };
-    let (delivery, first, stop) =
-        match admission::decide(op.mode, op.digest, &facts, op.queue_max) {
-            Decision::Duplicate => return duplicate(tx, session, known),
-            Decision::Conflict => return Err(Refusal::InputConflict.into()),
-            Decision::Deleted => return Err(Refusal::SessionDeleted.into()),
-            Decision::Busy => return Err(Refusal::SessionBusy.into()),
-            Decision::NotRunning => return Err(Refusal::NotRunning.into()),
-            Decision::QueueFull => return Err(Refusal::QueueFull { max: op.queue_max }.into()),
-            Decision::Accept { delivery, first, stop } => (delivery, first, stop),
-        };
+    let (delivery, first, stop) = match admission::decide(op.mode, op.digest, &facts, op.queue_max)
+    {
+        Decision::Duplicate => return duplicate(tx, session, known),
+        Decision::Conflict => return Err(Refusal::InputConflict.into()),
+        Decision::Deleted => return Err(Refusal::SessionDeleted.into()),
+        Decision::Busy => return Err(Refusal::SessionBusy.into()),
+        Decision::NotRunning => return Err(Refusal::NotRunning.into()),
+        Decision::QueueFull => return Err(Refusal::QueueFull { max: op.queue_max }.into()),
+        Decision::Accept { delivery, first, stop } => (delivery, first, stop),
+    };
     let mut session = match session {
         Some(session) => session,
-        None => sessions::fresh(
-            tx,
-            journal.now(),
-            op.key.clone(),
-            Policy::default(),
-            op.sessions_max,
-        )?,
+        None => {
+            sessions::fresh(tx, journal.now(), op.key.clone(), Policy::default(), op.sessions_max)?
+        }
     };
 
     supersede(tx, journal, &mut session)?;
@@ -180,10 +176,7 @@ pub(super) fn settle_input(
 
 /// The unfinished inputs whose outcome a continuation decides, nearest first. The last one is what
 /// the person asked.
-pub(super) fn decided_inputs(
-    tx: &mut dyn Tx,
-    input: &Input,
-) -> Result<Vec<Input>, StorageError> {
+pub(super) fn decided_inputs(tx: &mut dyn Tx, input: &Input) -> Result<Vec<Input>, StorageError> {
     let mut chain = Vec::new();
     let mut next = input.decides.clone();
     while let Some(id) = next {

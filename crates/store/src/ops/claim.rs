@@ -153,9 +153,8 @@ fn begin(
         ended_at: None,
     };
     session.running = Some(run.id.clone());
-    session.queue_length = session
-        .queue_length
-        .saturating_sub(u32::try_from(inputs.len()).unwrap_or(u32::MAX));
+    session.queue_length =
+        session.queue_length.saturating_sub(u32::try_from(inputs.len()).unwrap_or(u32::MAX));
     // The rows that the snapshot below reads.
     tx.put_run(&run)?;
     tx.put_session(&session)?;

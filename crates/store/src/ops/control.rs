@@ -37,11 +37,7 @@ pub(super) fn cancel(
 }
 
 /// Records a person's stop on the running turn; its owner, or whoever recovers it, obeys.
-pub(super) fn stop(
-    tx: &mut dyn Tx,
-    journal: &mut Journal<'_>,
-    op: &Stop,
-) -> Result<Run, OpError> {
+pub(super) fn stop(tx: &mut dyn Tx, journal: &mut Journal<'_>, op: &Stop) -> Result<Run, OpError> {
     let mut session = existing(tx, &op.key)?;
     let Some(mut run) = running(tx, &session)? else {
         return Err(Refusal::NotRunning.into());

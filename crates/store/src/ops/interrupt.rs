@@ -114,9 +114,7 @@ fn unresolved(
         let proven = op.evidence.holder_gone == Some(true) && op.evidence.holder == lease.holder;
         let own = op.by_holder && lease.holder == op.node;
         if !(expired || proven || own) {
-            return Err(
-                Refusal::Held { node: lease.holder.clone(), since: lease.since }.into()
-            );
+            return Err(Refusal::Held { node: lease.holder.clone(), since: lease.since }.into());
         }
     }
     Ok(Some((session, run)))

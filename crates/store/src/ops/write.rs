@@ -3,8 +3,8 @@
 use everturn_core::event::{End, Record};
 use everturn_core::message::appended_position;
 use everturn_core::{
-    CallId, CallState, Content, Event, Message, MessageKind, NewCall, Outcome, Prompt,
-    PromptState, Role, Run, RunId, RunState, Session, TerminalState, ToolCall, Usage, limits,
+    CallId, CallState, Content, Event, Message, MessageKind, NewCall, Outcome, Prompt, PromptState,
+    Role, Run, RunId, RunState, Session, TerminalState, ToolCall, Usage, limits,
 };
 
 use super::admit::{decided_inputs, settle_input};
@@ -190,11 +190,12 @@ impl Turn<'_, '_, '_> {
             self.tx.put_call(call)?;
         }
         let content = if text.is_empty() { Content::default() } else { Content::text(text) };
-        let message = self.add_message(Role::Assistant, MessageKind::Message, content, |message| {
-            message.reasoning = reasoning;
-            message.tool_calls = tool_calls;
-            message.recovered = recovered;
-        })?;
+        let message =
+            self.add_message(Role::Assistant, MessageKind::Message, content, |message| {
+                message.reasoning = reasoning;
+                message.tool_calls = tool_calls;
+                message.recovered = recovered;
+            })?;
         Ok(Some(message))
     }
 
@@ -205,16 +206,8 @@ impl Turn<'_, '_, '_> {
         content: Content,
         fill: impl FnOnce(&mut Message),
     ) -> Result<Message, StorageError> {
-        let message = add_message(
-            self.tx,
-            self.journal,
-            self.session,
-            self.run,
-            role,
-            kind,
-            content,
-            fill,
-        )?;
+        let message =
+            add_message(self.tx, self.journal, self.session, self.run, role, kind, content, fill)?;
         self.ids.push(message.id);
         Ok(message)
     }
@@ -292,8 +285,7 @@ impl Turn<'_, '_, '_> {
         state: CallState,
         result: Option<String>,
     ) -> Result<(), StorageError> {
-        let id =
-            settle_call(self.tx, self.journal, self.session, self.run, call, state, result)?;
+        let id = settle_call(self.tx, self.journal, self.session, self.run, call, state, result)?;
         self.ids.extend(id);
         Ok(())
     }
@@ -317,11 +309,7 @@ impl Turn<'_, '_, '_> {
         Ok(())
     }
 
-    fn close_prompt(
-        &mut self,
-        prompt: Prompt,
-        state: PromptState,
-    ) -> Result<(), StorageError> {
+    fn close_prompt(&mut self, prompt: Prompt, state: PromptState) -> Result<(), StorageError> {
         close_prompt(self.tx, self.journal, self.session, self.run, prompt, state)
     }
 
@@ -398,7 +386,10 @@ impl Turn<'_, '_, '_> {
 }
 
 /// Appends a row to the transcript.
-#[allow(clippy::too_many_arguments, reason = "the rows of one turn, passed apart to be borrowed apart")]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the rows of one turn, passed apart to be borrowed apart"
+)]
 pub(super) fn add_message(
     tx: &mut dyn Tx,
     journal: &mut Journal<'_>,

@@ -1,0 +1,403 @@
+//! Tool calls: permission, intent, execution, result (promise P9).
+
+use std::time::Duration;
+
+use everturn_agent::tool::{Tool, ToolInvocation, ToolOutcome};
+use everturn_core::event::Record;
+use everturn_core::{
+    CallState, Choice, Permission, Prompt, PromptId, PromptKind, PromptState, Run, SessionKey,
+    ToolCall, limits,
+};
+use everturn_store::StorageError;
+use serde_json::Value;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+use crate::config::Asking;
+use crate::control::TurnControl;
+use crate::engine::Shared;
+use crate::journal::{Deltas, Halt, Journal};
+
+/// How often a waiting turn looks whether another process took an answer.
+const LOOK: Duration = Duration::from_millis(500);
+/// Characters of arguments that a question shows.
+const QUESTION_CHARS: usize = 2_000;
+
+/// Runs the calls of a run that have a record and no result, in order.
+pub(crate) async fn run_open(
+    shared: &Shared,
+    journal: &mut Journal,
+    control: &TurnControl,
+    key: &SessionKey,
+    run: &Run,
+) -> Result<(), Halt> {
+    let calls = retry_read(shared, control, || shared.store.run_calls(&run.id)).await?;
+    for call in calls {
+        match call.state {
+            CallState::Intended => one(shared, journal, control, key, run, &call).await?,
+            // Handed over in the middle of a call: that does not happen, and if it did, nobody
+            // knows how it ended.
+            CallState::Running => {
+                let result = everturn_core::view::unfinished_text(CallState::Unknown).to_owned();
+                finish(journal, &call, CallState::Unknown, result).await?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Takes over what an interrupted run left: calls that never began, and calls that declare
+/// themselves safe to repeat. All others keep their unknown outcome.
+pub(crate) async fn adopt(
+    shared: &Shared,
+    journal: &mut Journal,
+    control: &TurnControl,
+    run: &Run,
+) -> Result<(), Halt> {
+    let mut chain = Vec::new();
+    let mut before = run.continues.clone();
+    while let Some(id) = before {
+        let calls = retry_read(shared, control, || shared.store.run_calls(&id)).await?;
+        chain.push(calls);
+        before = retry_read(shared, control, || shared.store.run(&id))
+            .await?
+            .and_then(|run| run.continues);
+    }
+    for calls in chain.into_iter().rev() {
+        for call in calls {
+            let safe = match call.state {
+                CallState::NotRun => call.started_at.is_none() && call.result.is_none(),
+                CallState::Unknown => call.effect.repeatable(),
+                _ => false,
+            };
+            if safe {
+                journal.write(vec![Record::CallAdopted(call.id.clone())]).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One call, from permission to result.
+async fn one(
+    shared: &Shared,
+    journal: &mut Journal,
+    control: &TurnControl,
+    key: &SessionKey,
+    run: &Run,
+    call: &ToolCall,
+) -> Result<(), Halt> {
+    let Some(tool) = shared.config.tools.get(&call.name).cloned() else {
+        let names: Vec<_> = shared.config.tools.specs().into_iter().map(|spec| spec.name).collect();
+        let text = format!("There is no tool named {:?}. Tools: {}.", call.name, names.join(", "));
+        return fail_unstarted(journal, call, text).await;
+    };
+    let arguments = match serde_json::from_str::<Value>(&call.arguments) {
+        Ok(Value::Object(arguments)) => Value::Object(arguments),
+        _ if call.arguments.trim().is_empty() => Value::Object(serde_json::Map::new()),
+        Ok(_) => {
+            let text = "The arguments are not a JSON object; nothing was run.".to_owned();
+            return fail_unstarted(journal, call, text).await;
+        }
+        Err(error) => {
+            let text = format!("The arguments are not valid JSON ({error}); nothing was run.");
+            return fail_unstarted(journal, call, text).await;
+        }
+    };
+    if !call.schema.is_empty() && call.schema != tool.spec().fingerprint() {
+        let text = "The tool changed since this call was made; it was not run.".to_owned();
+        return finish(journal, call, CallState::NotRun, text).await;
+    }
+    match permission(shared, control, key, call, &*tool).await? {
+        Permission::Allow => {}
+        Permission::Deny => {
+            let text = "The session's policy denies this tool; the call did not run.".to_owned();
+            return finish(journal, call, CallState::Denied, text).await;
+        }
+        Permission::Ask => {
+            if let Err(refused) = approve(shared, journal, control, key, run, call).await? {
+                return finish(journal, call, refused.0, refused.1).await;
+            }
+        }
+    }
+    journal.write(vec![Record::CallStarted(call.id.clone())]).await?;
+    execute(shared, journal, control, key, call, arguments, tool).await
+}
+
+/// What the session's policy, as it is now, says of a call.
+async fn permission(
+    shared: &Shared,
+    control: &TurnControl,
+    key: &SessionKey,
+    call: &ToolCall,
+    tool: &dyn Tool,
+) -> Result<Permission, Halt> {
+    let view = retry_read(shared, control, || shared.store.session(key)).await?;
+    let Some(view) = view else { return Err(Halt::Lost) };
+    let granted = shared.config.allowed_tools.contains(&call.name)
+        || retry_read(shared, control, || shared.store.granted(&key.principal, &call.name)).await?;
+    let effect = tool.spec().effect;
+    Ok(view.session.policy.permission(&call.name, effect, granted))
+}
+
+/// Why a call that needed approval does not run: its state, and what the model is told.
+struct Refused(CallState, String);
+
+/// Puts the question, durably, and waits for the answer: a person's, or time's.
+async fn approve(
+    shared: &Shared,
+    journal: &mut Journal,
+    control: &TurnControl,
+    key: &SessionKey,
+    run: &Run,
+    call: &ToolCall,
+) -> Result<Result<(), Refused>, Halt> {
+    if shared.config.asking == Asking::Deny {
+        let text = "This tool needs a person's approval and nobody can be asked here; the call did not run.";
+        return Ok(Err(Refused(CallState::Denied, text.to_owned())));
+    }
+    let mut prompt = match asked_before(shared, control, key, call).await? {
+        Some(prompt) => prompt,
+        None => {
+            let prompt = question(shared, journal, control, key, run, call).await?;
+            journal.write(vec![Record::PromptOpened(prompt.clone())]).await?;
+            prompt
+        }
+    };
+    loop {
+        match prompt.state {
+            PromptState::Settled => return Ok(answered(&prompt)),
+            PromptState::Expired | PromptState::Withdrawn => {
+                let text =
+                    "Nobody answered the question whether this call may run; it did not run.";
+                return Ok(Err(Refused(CallState::NotRun, text.to_owned())));
+            }
+            PromptState::Open => {}
+        }
+        let left = prompt.expires_at.since_ms(journal.now());
+        if left == 0 {
+            journal.write(vec![Record::PromptExpired(prompt.id.clone())]).await?;
+        } else {
+            let look = LOOK.min(Duration::from_millis(left));
+            tokio::select! {
+                biased;
+                () = control.lost.cancelled() => return Err(Halt::Lost),
+                () = control.stop.cancelled() => return Err(Halt::Stopped),
+                // A waiting turn is at a boundary: whoever goes on finds the same question.
+                () = shared.drain.cancelled() => return Err(Halt::Draining),
+                () = control.prompt.notified() => {}
+                () = tokio::time::sleep(look) => {}
+            }
+        }
+        let found = retry_read(shared, control, || shared.store.prompt(&prompt.id)).await?;
+        prompt = found.map(|(prompt, _)| prompt).ok_or(Halt::Lost)?;
+    }
+}
+
+fn answered(prompt: &Prompt) -> Result<(), Refused> {
+    match prompt.choice {
+        Some(Choice::Once | Choice::Session | Choice::Always) => Ok(()),
+        Some(Choice::Deny) | None => {
+            let mut text = "A person denied this call; it did not run.".to_owned();
+            if let Some(word) = prompt.text.as_deref().filter(|word| !word.is_empty()) {
+                text.push_str(" They said: ");
+                text.push_str(word);
+            }
+            Err(Refused(CallState::Denied, text))
+        }
+    }
+}
+
+/// A question that was put before the run was handed over.
+async fn asked_before(
+    shared: &Shared,
+    control: &TurnControl,
+    key: &SessionKey,
+    call: &ToolCall,
+) -> Result<Option<Prompt>, Halt> {
+    for state in [PromptState::Open, PromptState::Settled] {
+        let limit = limits::PAGE_ROWS_MAX;
+        let prompts =
+            retry_read(shared, control, || shared.store.prompts(key, state, limit)).await?;
+        let same = prompts.into_iter().map(|(prompt, _)| prompt).find(|prompt| {
+            prompt.call_id.as_ref() == Some(&call.id) && prompt.run_id == call.run_id
+        });
+        if same.is_some() {
+            return Ok(same);
+        }
+    }
+    Ok(None)
+}
+
+async fn question(
+    shared: &Shared,
+    journal: &Journal,
+    control: &TurnControl,
+    key: &SessionKey,
+    run: &Run,
+    call: &ToolCall,
+) -> Result<Prompt, Halt> {
+    let view = retry_read(shared, control, || shared.store.session(key)).await?;
+    let Some(view) = view else { return Err(Halt::Lost) };
+    let mut shown: String = call.arguments.chars().take(QUESTION_CHARS).collect();
+    if shown.len() < call.arguments.len() {
+        shown.push('…');
+    }
+    let now = journal.now();
+    Ok(Prompt {
+        id: PromptId::from_uuid(shared.store.clock().uuid()),
+        principal: key.principal.clone(),
+        session_id: key.id.clone(),
+        run_id: run.id.clone(),
+        generation: run.generation,
+        kind: PromptKind::Approval,
+        state: PromptState::Open,
+        question: format!("May {} run with {shown}?", call.name),
+        call_id: Some(call.id.clone()),
+        choice: None,
+        text: None,
+        answered_by: None,
+        opened_at: now,
+        expires_at: now.plus_ms(view.session.policy.approval_timeout_s.saturating_mul(1_000)),
+        settled_at: None,
+    })
+}
+
+/// Runs a call whose start is recorded, with its output streamed into the journal.
+async fn execute(
+    shared: &Shared,
+    journal: &mut Journal,
+    control: &TurnControl,
+    key: &SessionKey,
+    call: &ToolCall,
+    arguments: Value,
+    tool: Arc<dyn Tool>,
+) -> Result<(), Halt> {
+    let cancel = tokio_util::sync::CancellationToken::new();
+    let (output, mut pieces) = mpsc::channel::<String>(64);
+    let invocation = ToolInvocation {
+        call_id: call.id.clone(),
+        session_id: key.id.clone(),
+        arguments,
+        // Stable for the call: a continuation that takes it over keeps its id.
+        idempotency_key: call.id.to_string(),
+        cancel: cancel.clone(),
+        lease_deadline: shared.leases.deadline(),
+        output,
+    };
+    metrics::counter!("everturn_tool_calls_total").increment(1);
+    let mut running = tokio::spawn(async move { tool.run(invocation).await });
+    let mut deltas = Deltas::new(shared.config.coalesce);
+    let mut halted: Option<Halt> = None;
+    let outcome = loop {
+        if deltas.is_due() && halted.is_none() {
+            if let Err(halt) = journal.write(deltas.take()).await {
+                halted = Some(halt);
+                cancel.cancel();
+            }
+        }
+        let due = deltas.due().filter(|_| halted.is_none());
+        tokio::select! {
+            biased;
+            () = control.lost.cancelled(), if halted != Some(Halt::Lost) => {
+                halted = Some(Halt::Lost);
+                cancel.cancel();
+            }
+            () = control.stop.cancelled(), if halted.is_none() => {
+                halted = Some(Halt::Stopped);
+                cancel.cancel();
+            }
+            outcome = &mut running => break outcome,
+            Some(text) = pieces.recv() => {
+                if halted.is_none() {
+                    deltas.push(Record::CallOutput { call_id: call.id.clone(), text });
+                }
+            }
+            () = wait(due) => {}
+        }
+    };
+    while let Ok(text) = pieces.try_recv() {
+        deltas.push(Record::CallOutput { call_id: call.id.clone(), text });
+    }
+    if halted == Some(Halt::Lost) {
+        return Err(Halt::Lost);
+    }
+    let (state, mut result) = match outcome {
+        Ok(ToolOutcome::Succeeded(text)) => (CallState::Succeeded, text),
+        Ok(ToolOutcome::Failed(text)) => (CallState::Failed, text),
+        Ok(ToolOutcome::Cancelled(text)) => (CallState::Unknown, text),
+        Err(error) => (CallState::Unknown, format!("The tool broke down: {error}")),
+    };
+    limit(&mut result, limits::TOOL_RESULT_BYTES_MAX);
+    let mut records = deltas.take();
+    records.push(Record::CallFinished { call_id: call.id.clone(), state, result });
+    journal.write(records).await?;
+    match halted {
+        Some(halt) => Err(halt),
+        None => Ok(()),
+    }
+}
+
+async fn wait(due: Option<tokio::time::Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A call that cannot be run at all. It begins and fails in one commit, so that its failure is a
+/// result like any other.
+async fn fail_unstarted(journal: &mut Journal, call: &ToolCall, text: String) -> Result<(), Halt> {
+    let finished =
+        Record::CallFinished { call_id: call.id.clone(), state: CallState::Failed, result: text };
+    journal.write(vec![Record::CallStarted(call.id.clone()), finished]).await
+}
+
+async fn finish(
+    journal: &mut Journal,
+    call: &ToolCall,
+    state: CallState,
+    result: String,
+) -> Result<(), Halt> {
+    journal.write(vec![Record::CallFinished { call_id: call.id.clone(), state, result }]).await
+}
+
+/// Cuts a text at a character boundary, and says so.
+fn limit(text: &mut String, bytes: usize) {
+    if text.len() > bytes {
+        let mut at = bytes;
+        while !text.is_char_boundary(at) {
+            at -= 1;
+        }
+        text.truncate(at);
+        text.push_str("\n[cut here]");
+    }
+}
+
+/// Reads, and while the store is away tries again: a turn waits for its store.
+pub(crate) async fn retry_read<T, F>(
+    shared: &Shared,
+    control: &TurnControl,
+    read: impl Fn() -> F,
+) -> Result<T, Halt>
+where
+    F: Future<Output = Result<T, StorageError>>,
+{
+    let mut pause = Duration::from_millis(50);
+    loop {
+        match read().await {
+            Ok(value) => return Ok(value),
+            Err(error) => {
+                tracing::warn!(run = %control.run_id, %error, "cannot read; the turn waits");
+            }
+        }
+        tokio::select! {
+            biased;
+            () = control.lost.cancelled() => return Err(Halt::Lost),
+            () = shared.closed.cancelled() => return Err(Halt::Lost),
+            () = tokio::time::sleep(pause) => {}
+        }
+        pause = (pause * 2).min(Duration::from_secs(2));
+    }
+}

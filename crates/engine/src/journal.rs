@@ -1,0 +1,175 @@
+//! The one place where a turn's records are written.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use everturn_core::event::Record;
+use everturn_core::{RunId, Timestamp};
+use everturn_store::{Fence, OpError, Refusal, StorageError, TurnLease};
+use tokio::time::Instant;
+
+use crate::control::TurnControl;
+use crate::engine::Shared;
+
+/// The longest wait between two tries while the store is away.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why a turn cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Halt {
+    /// The session is somebody else's: write nothing, end everything (promise P11).
+    Lost,
+    /// A person stopped it: end everything, then settle as cancelled.
+    Stopped,
+    /// The node leaves: hand over at this step boundary.
+    Draining,
+    /// A record did not fit: a bug, named, which fails the turn visibly.
+    Bug(&'static str),
+}
+
+/// Writes one turn's records. Each write returns when its records are committed and published.
+pub(crate) struct Journal {
+    shared: Arc<Shared>,
+    lease: TurnLease,
+    control: TurnControl,
+    last_seq: u64,
+}
+
+impl Journal {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        fence: Fence,
+        control: TurnControl,
+        last_seq: u64,
+    ) -> Self {
+        let lease = TurnLease::new(Arc::clone(&shared.store), fence);
+        Self { shared, lease, control, last_seq }
+    }
+
+    pub(crate) fn run_id(&self) -> &RunId {
+        self.lease.fence().run_id()
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.shared.store.clock().now()
+    }
+
+    /// Writes records, all or none. While the store fails, this waits and tries again: nothing is
+    /// published meanwhile, and as long as nobody takes the session over the turn goes on when the
+    /// store is back (promise P13).
+    pub(crate) async fn write(&mut self, records: Vec<Record>) -> Result<(), Halt> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut wait = Duration::from_millis(50);
+        let mut retried = false;
+        loop {
+            match self.lease.write(records.clone()).await {
+                Ok(written) => {
+                    self.last_seq = written.last_seq;
+                    return Ok(());
+                }
+                Err(OpError::Refused(refusal)) => {
+                    if retried && self.committed_before(&refusal).await {
+                        return Ok(());
+                    }
+                    return Err(halt(&refusal));
+                }
+                Err(OpError::Storage(error)) => {
+                    self.wait_for_store(&error, &mut wait).await?;
+                    retried = true;
+                    // A commit whose answer was lost must not be written twice.
+                    if self.committed_before(&Refusal::Fenced).await {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    async fn wait_for_store(&self, error: &StorageError, wait: &mut Duration) -> Result<(), Halt> {
+        tracing::warn!(run = %self.run_id(), %error, "the store is away; the turn waits");
+        metrics::counter!("everturn_store_retries_total").increment(1);
+        let pause = *wait;
+        *wait = (*wait * 2).min(PATIENCE);
+        tokio::select! {
+            () = self.control.lost.cancelled() => Err(Halt::Lost),
+            () = self.shared.closed.cancelled() => Err(Halt::Lost),
+            () = tokio::time::sleep(pause) => Ok(()),
+        }
+    }
+
+    /// Whether the run moved on by a write whose answer was lost. Records that leave no event
+    /// behind (a call begins) are told by the refusal of their repetition.
+    async fn committed_before(&mut self, refusal: &Refusal) -> bool {
+        if matches!(refusal, Refusal::BadRecord(_)) {
+            return true;
+        }
+        match self.shared.store.run(self.lease.fence().run_id()).await {
+            Ok(Some(run)) if run.last_seq > self.last_seq => {
+                self.last_seq = run.last_seq;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+fn halt(refusal: &Refusal) -> Halt {
+    match refusal {
+        Refusal::Stopped => Halt::Stopped,
+        Refusal::BadRecord(what) => Halt::Bug(what),
+        _ => Halt::Lost,
+    }
+}
+
+/// Deltas that wait to share a commit. The first of a burst goes at once; those after it may wait
+/// for `within` (DESIGN §4).
+pub(crate) struct Deltas {
+    records: Vec<Record>,
+    bytes: usize,
+    written_at: Option<Instant>,
+    within: Duration,
+}
+
+/// Deltas, and bytes of them, that are written without waiting any longer.
+const DELTAS_MAX: usize = 128;
+const DELTA_BYTES_MAX: usize = 64 << 10;
+
+impl Deltas {
+    pub(crate) fn new(within: Duration) -> Self {
+        Self { records: Vec::new(), bytes: 0, written_at: None, within }
+    }
+
+    pub(crate) fn push(&mut self, record: Record) {
+        self.bytes += match &record {
+            Record::TextDelta(text) | Record::ReasoningDelta(text) => text.len(),
+            Record::CallOutput { text, .. } => text.len(),
+            _ => 0,
+        };
+        self.records.push(record);
+    }
+
+    /// When what waits is to be written; `None` while nothing does.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        if self.records.is_empty() {
+            return None;
+        }
+        let full = self.records.len() >= DELTAS_MAX || self.bytes >= DELTA_BYTES_MAX;
+        match self.written_at {
+            Some(at) if !full => Some(at + self.within),
+            _ => Some(Instant::now()),
+        }
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        self.due().is_some_and(|due| due <= Instant::now())
+    }
+
+    /// Everything that waits.
+    pub(crate) fn take(&mut self) -> Vec<Record> {
+        self.bytes = 0;
+        self.written_at = Some(Instant::now());
+        std::mem::take(&mut self.records)
+    }
+}

@@ -1,0 +1,241 @@
+//! Recovery: finding turns whose executor died, and recording what happened (promises P4 and P5).
+//!
+//! The decision itself is [`everturn_core::recovery`]; the transaction is the store's `Interrupt`
+//! operation. Here the evidence is gathered.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use everturn_core::{Evidence, NodeId, Run, RunState, Session, SessionKey, recovery};
+use everturn_store::op::{Interrupt, RegisterNode};
+use everturn_store::read::Work;
+use everturn_store::rows::Node;
+use everturn_store::{OpError, StorageError, Store, execute};
+use futures::StreamExt as _;
+
+use crate::config::Scope;
+use crate::control::TurnControl;
+use crate::engine::Shared;
+
+/// Sessions looked at in one go.
+pub(crate) const WORK_MAX: u32 = 100_000;
+/// Interruptions recorded at the same time, so that they share commits.
+const CONCURRENT: usize = 256;
+
+/// Whether nodes are gone, asked once each.
+#[derive(Default)]
+pub(crate) struct Gone {
+    known: HashMap<NodeId, Option<bool>>,
+}
+
+impl Gone {
+    /// `Some(true)`: provably gone; `Some(false)`: provably alive; `None`: cannot be told.
+    async fn ask(&mut self, store: &dyn Store, node: &NodeId) -> Option<bool> {
+        if let Some(known) = self.known.get(node) {
+            return *known;
+        }
+        let gone = store.node_gone(node).await;
+        self.known.insert(node.clone(), gone);
+        gone
+    }
+
+    pub(crate) async fn is_gone(&mut self, store: &dyn Store, node: &NodeId) -> bool {
+        self.ask(store, node).await == Some(true)
+    }
+}
+
+/// Resolves what dead nodes left unfinished, and wakes whatever waits. Returns when every such turn
+/// has its terminal record.
+pub(crate) async fn on_open(shared: &Arc<Shared>, mut node: Node) -> Result<(), OpError> {
+    let mut gone = Gone::default();
+    let mut dead = Vec::new();
+    for work in shared.store.work(WORK_MAX).await? {
+        if let Scope::Only(key) = &shared.config.scope
+            && *key != work.key
+        {
+            continue;
+        }
+        if nobody_holds(shared, &mut gone, &work).await
+            && work.running.as_ref().is_some_and(|run| run.state != RunState::HandedOver)
+        {
+            dead.push(work);
+        } else {
+            shared.pending.add(work.key);
+        }
+    }
+    if !dead.is_empty() && shared.config.scope == Scope::All {
+        node.interrupted_start = true;
+        execute(&*shared.store, RegisterNode { node }).await?;
+    }
+    look_for_loop(shared).await?;
+    let results: Vec<Result<(), OpError>> = futures::stream::iter(dead)
+        .map(|work| {
+            let shared = Arc::clone(shared);
+            async move {
+                if let Some(run) = &work.running {
+                    resolve(&shared, &work.key, work.epoch, run).await?;
+                }
+                shared.pending.add(work.key);
+                Ok(())
+            }
+        })
+        .buffer_unordered(CONCURRENT)
+        .collect()
+        .await;
+    results.into_iter().collect()
+}
+
+/// Opens the loop breaker when the home starts again and again into interrupted turns.
+async fn look_for_loop(shared: &Shared) -> Result<(), StorageError> {
+    let (starts, gap) = shared.config.loop_breaker;
+    let limit = u32::try_from(starts).unwrap_or(u32::MAX).saturating_add(1);
+    let recent = shared.store.serve_starts(&shared.config.home, limit).await?;
+    let recent: Vec<(i64, bool)> =
+        recent.iter().map(|node| (node.started_at.0, node.interrupted_start)).collect();
+    let gap_ms = i64::try_from(gap.as_millis()).unwrap_or(i64::MAX);
+    if recovery::loop_broken(&recent, starts, gap_ms) {
+        tracing::warn!(
+            starts,
+            "this home was interrupted again and again; interrupted turns wait for a person"
+        );
+        shared.loop_broken.store(true, Ordering::SeqCst);
+    }
+    Ok(())
+}
+
+async fn nobody_holds(shared: &Shared, gone: &mut Gone, work: &Work) -> bool {
+    match &work.lease {
+        None => true,
+        Some(lease) => {
+            lease.expiry.passed(&shared.store.clock().boot())
+                || gone.is_gone(&*shared.store, &lease.holder).await
+        }
+    }
+}
+
+/// Whether nobody works on a run although it has no end: for readers, stored nowhere.
+pub(crate) async fn nobody_works(shared: &Shared, run: &Run) -> Result<bool, StorageError> {
+    if matches!(run.state, RunState::Ended | RunState::HandedOver) {
+        return Ok(false);
+    }
+    let Some(view) = shared.store.session(&run.session_key()).await? else { return Ok(false) };
+    Ok(match &view.session.lease {
+        None => true,
+        Some(lease) if lease.holder == shared.config.node => false,
+        Some(lease) => {
+            lease.expiry.passed(&shared.store.clock().boot())
+                || shared.store.node_gone(&lease.holder).await == Some(true)
+        }
+    })
+}
+
+/// Records the interruption of a run whose session a claim found unfinished.
+pub(crate) async fn resolve_session(
+    shared: &Shared,
+    session: &Session,
+    run: &Run,
+) -> Result<(), OpError> {
+    resolve(shared, &session.key(), session.epoch, run).await
+}
+
+async fn resolve(shared: &Shared, key: &SessionKey, epoch: u64, run: &Run) -> Result<(), OpError> {
+    let mut evidence = evidence(shared, run).await?;
+    // Left by a turn of this very process that could not write its end: nobody works on it.
+    let by_holder = run.node == shared.config.node;
+    if by_holder {
+        evidence.newer_process = false;
+    }
+    let may_continue = match shared.config.scope {
+        Scope::All => true,
+        Scope::Only(_) => shared.controls.is_adopted(&run.input_ids),
+    };
+    let interrupt = Interrupt {
+        key: key.clone(),
+        run_id: run.id.clone(),
+        epoch,
+        node: shared.config.node.clone(),
+        evidence,
+        by_holder,
+        may_continue,
+        loop_broken: shared.loop_broken.load(Ordering::SeqCst),
+        viewed: viewed(shared, key).await?,
+    };
+    let answer = execute(&*shared.store, interrupt).await?;
+    if let Some(decision) = answer.decision {
+        tracing::info!(session = %key, run = %run.id, ?decision, "an interrupted turn was resolved");
+        metrics::counter!("everturn_interruptions_total").increment(1);
+    }
+    Ok(())
+}
+
+/// Whether a viewer is attached here, or on another node that lives.
+async fn viewed(shared: &Shared, key: &SessionKey) -> Result<bool, StorageError> {
+    if shared.hub.viewers(key) > 0 {
+        return Ok(true);
+    }
+    let Some(view) = shared.store.session(key).await? else { return Ok(false) };
+    for node in &view.present {
+        if *node != shared.config.node && shared.store.node_gone(node).await == Some(false) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// What can be observed about the node that held a run.
+async fn evidence(shared: &Shared, run: &Run) -> Result<Evidence, StorageError> {
+    let holder = shared.store.node(&run.node).await?;
+    let boot = shared.store.clock().boot().boot_id;
+    let newer_process = match &holder {
+        Some(holder) if holder.home != shared.config.home => shared
+            .store
+            .serve_starts(&holder.home, 1)
+            .await?
+            .first()
+            .is_some_and(|newest| newest.started_at > holder.started_at),
+        Some(holder) => shared.started_at >= holder.started_at,
+        None => false,
+    };
+    Ok(Evidence {
+        holder: run.node.clone(),
+        holder_started_at: holder.as_ref().map(|node| node.started_at),
+        holder_gone: shared.store.node_gone(&run.node).await,
+        rebooted: holder.as_ref().is_some_and(|node| node.boot_id != boot),
+        observer: shared.config.node.clone(),
+        observer_started_at: shared.started_at,
+        newer_process,
+        last_seq: run.last_seq,
+        last_event: run.last_event.clone(),
+        last_event_at: run.last_event_at,
+    })
+}
+
+/// This node cannot finish a step in time and says so itself, instead of leaving it to be found.
+pub(crate) async fn abandon(shared: &Shared, key: &SessionKey, control: &TurnControl) {
+    let attempt = async {
+        let Some(view) = shared.store.session(key).await? else { return Ok(()) };
+        let Some(run) = view.running.filter(|run| run.id == control.run_id) else {
+            return Ok(());
+        };
+        let mut evidence = evidence(shared, &run).await?;
+        evidence.holder_gone = Some(false);
+        evidence.newer_process = false;
+        let interrupt = Interrupt {
+            key: key.clone(),
+            run_id: run.id,
+            epoch: view.session.epoch,
+            node: shared.config.node.clone(),
+            evidence,
+            by_holder: true,
+            may_continue: true,
+            loop_broken: false,
+            viewed: true,
+        };
+        execute(&*shared.store, interrupt).await.map(|_| ())
+    };
+    let result: Result<(), OpError> = attempt.await;
+    if let Err(error) = result {
+        tracing::warn!(session = %key, %error, "cannot record the interruption; it will be found");
+    }
+}

@@ -1,0 +1,153 @@
+//! One step: a model request, streamed into the journal.
+
+use everturn_agent::provider::{Cut, ModelEvent, ModelReply, ModelRequest, ModelStream, Provider};
+use everturn_agent::provider::{ProviderError, ProviderErrorKind};
+use everturn_agent::retry::request_with_retry;
+use everturn_core::Failure;
+use everturn_core::event::Record;
+use futures::StreamExt as _;
+
+use crate::control::TurnControl;
+use crate::engine::Shared;
+use crate::journal::{Deltas, Halt, Journal};
+
+/// What the model said so far, as viewers saw it: nothing is in here that is not committed.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) text: String,
+    pub(crate) reasoning: String,
+}
+
+impl Said {
+    /// Writes what waits, and then knows it as said.
+    async fn write(&mut self, journal: &mut Journal, deltas: &mut Deltas) -> Result<(), Halt> {
+        let records = deltas.take();
+        let (mut text, mut reasoning) = (String::new(), String::new());
+        for record in &records {
+            match record {
+                Record::TextDelta(delta) => text.push_str(delta),
+                Record::ReasoningDelta(delta) => reasoning.push_str(delta),
+                _ => {}
+            }
+        }
+        journal.write(records).await?;
+        self.text.push_str(&text);
+        self.reasoning.push_str(&reasoning);
+        Ok(())
+    }
+
+    pub(crate) fn reasoning(&self) -> Option<String> {
+        (!self.reasoning.is_empty()).then(|| self.reasoning.clone())
+    }
+}
+
+/// How a step ended.
+pub(crate) enum StepEnd {
+    /// The answer is complete.
+    Answered(ModelReply),
+    /// The provider failed, for good.
+    Failed(Failure),
+    /// Something outside ended it.
+    Halted(Halt),
+}
+
+/// Asks the model. Everything that it says is committed before anyone sees it; what it said when
+/// the step ended, however it ended, is in the second value.
+pub(crate) async fn ask(
+    shared: &Shared,
+    journal: &mut Journal,
+    control: &TurnControl,
+    provider: &dyn Provider,
+    request: ModelRequest,
+) -> (StepEnd, Said) {
+    let mut said = Said::default();
+    let mut retries = 0_u32;
+    let mut on_retry = |_notice| retries += 1;
+    let sent = tokio::select! {
+        biased;
+        () = control.lost.cancelled() => return (StepEnd::Halted(Halt::Lost), said),
+        () = control.stop.cancelled() => return (StepEnd::Halted(Halt::Stopped), said),
+        sent = request_with_retry(provider, &request, &shared.config.retry, &mut on_retry) => sent,
+    };
+    if retries > 0 {
+        metrics::counter!("everturn_model_retries_total").increment(u64::from(retries));
+    }
+    let end = match sent {
+        Ok(stream) => take(shared, journal, control, stream, &mut said).await,
+        Err(error) => StepEnd::Failed(error.failure()),
+    };
+    (end, said)
+}
+
+/// Takes the stream in, delta by delta.
+async fn take(
+    shared: &Shared,
+    journal: &mut Journal,
+    control: &TurnControl,
+    mut stream: ModelStream,
+    said: &mut Said,
+) -> StepEnd {
+    let mut deltas = Deltas::new(shared.config.coalesce);
+    let end = loop {
+        if deltas.is_due()
+            && let Err(halt) = said.write(journal, &mut deltas).await
+        {
+            return StepEnd::Halted(halt);
+        }
+        let due = deltas.due();
+        let event = tokio::select! {
+            biased;
+            () = control.lost.cancelled() => return StepEnd::Halted(Halt::Lost),
+            () = control.stop.cancelled() => break StepEnd::Halted(Halt::Stopped),
+            event = stream.next() => event,
+            () = sleep_until(due) => continue,
+        };
+        match event {
+            Some(Ok(ModelEvent::Text(text))) => deltas.push(Record::TextDelta(text)),
+            Some(Ok(ModelEvent::Reasoning(text))) => deltas.push(Record::ReasoningDelta(text)),
+            Some(Ok(ModelEvent::Done(reply))) => break done(reply),
+            Some(Err(error)) => break StepEnd::Failed(error.failure()),
+            None => {
+                let error = ProviderError {
+                    kind: ProviderErrorKind::Broken,
+                    message: "the model's answer ended without its end".to_owned(),
+                    retry_after: None,
+                };
+                break StepEnd::Failed(error.failure());
+            }
+        }
+    };
+    // What came before the end is shown before the end. After a stop nothing more is.
+    if !matches!(end, StepEnd::Halted(_))
+        && let Err(halt) = said.write(journal, &mut deltas).await
+    {
+        return StepEnd::Halted(halt);
+    }
+    end
+}
+
+fn done(reply: ModelReply) -> StepEnd {
+    match reply.cut {
+        Some(Cut::Filter) => StepEnd::Failed(Failure {
+            code: "model_filtered".to_owned(),
+            message: "the provider's content filter cut the answer off".to_owned(),
+            permanent: true,
+            hint: Some("put the request in other words".to_owned()),
+        }),
+        // Half a list of calls is no list.
+        Some(Cut::Length) if !reply.calls.is_empty() => StepEnd::Failed(Failure {
+            code: "model_output_limit".to_owned(),
+            message: "the answer reached the model's output limit within its tool calls".to_owned(),
+            permanent: true,
+            hint: Some("ask for less at once, or raise the model's output limit".to_owned()),
+        }),
+        Some(Cut::Length) | None => StepEnd::Answered(reply),
+    }
+}
+
+async fn sleep_until(due: Option<tokio::time::Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}

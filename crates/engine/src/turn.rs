@@ -1,0 +1,295 @@
+//! The story of a turn: claim → run → settle.
+//!
+//! [`work`] is a session's worker: it claims one turn after the other until nothing waits. [`run`]
+//! is one turn: prepare the model's view, ask, run the tools that it wants, ask again, settle. Every
+//! step is recorded through [`crate::journal`] before anyone sees it, so that at any point the
+//! process may vanish: what is in the store is what happened, and [`crate::recover`] goes on there.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use everturn_agent::provider::{ModelReply, ModelRequest, Provider};
+use everturn_core::event::{End, Record};
+use everturn_core::{
+    CallId, Effect, Failure, NewCall, Run, Session, SessionKey, TerminalState, view,
+};
+use everturn_store::op::{Claim, Claimed};
+use everturn_store::{Fence, OpError, Refusal, execute};
+
+use crate::calls::{self, retry_read};
+use crate::control::TurnControl;
+use crate::engine::Shared;
+use crate::journal::{Halt, Journal};
+use crate::recover;
+use crate::step::{self, Said, StepEnd};
+
+/// A session's worker: one turn after the other, until nothing waits or somebody else holds it.
+pub(crate) async fn work(shared: &Arc<Shared>, key: &SessionKey) {
+    let mut pause = Duration::from_millis(50);
+    while !shared.is_draining() {
+        match claim(shared, key).await {
+            Ok(Claimed::Turn { fence, session, run: row, .. }) => {
+                pause = Duration::from_millis(50);
+                let control = shared.controls.begin(key, &row.id);
+                let id = row.id.clone();
+                run(shared, &control, fence, session, row).await;
+                shared.controls.finish(key, &id);
+            }
+            Ok(Claimed::Unfinished { session, run }) => {
+                match recover::resolve_session(shared, &session, &run).await {
+                    Ok(()) => {}
+                    Err(OpError::Refused(_)) => return,
+                    Err(error) => wait_for_store(shared, &error, &mut pause).await,
+                }
+            }
+            Ok(Claimed::Nothing | Claimed::Held { .. }) => return,
+            Err(OpError::Refused(Refusal::SessionNotFound | Refusal::SessionDeleted)) => return,
+            Err(error) => wait_for_store(shared, &error, &mut pause).await,
+        }
+    }
+}
+
+async fn wait_for_store(shared: &Shared, error: &OpError, pause: &mut Duration) {
+    tracing::warn!(%error, "cannot claim; trying again");
+    tokio::select! {
+        () = shared.closed.cancelled() => {}
+        () = shared.drain.cancelled() => {}
+        () = tokio::time::sleep(*pause) => {}
+    }
+    *pause = (*pause * 2).min(Duration::from_secs(2));
+}
+
+/// Takes the lease and the next input. A lease whose holder is provably gone is taken at once.
+async fn claim(shared: &Shared, key: &SessionKey) -> Result<Claimed, OpError> {
+    let mut gone = None;
+    loop {
+        let expiry = shared.leases.expiry(shared.store.clock());
+        let claim = Claim {
+            key: key.clone(),
+            node: shared.config.node.clone(),
+            expiry: expiry.clone(),
+            gone: gone.clone(),
+            default_model: shared.config.models.default_model(),
+        };
+        let claimed = *execute(&*shared.store, claim).await?;
+        match &claimed {
+            Claimed::Held { holder } if gone.is_none() => {
+                if shared.store.node_gone(&holder.holder).await != Some(true) {
+                    return Ok(claimed);
+                }
+                gone = Some(holder.holder.clone());
+            }
+            Claimed::Turn { .. } => {
+                shared.leases.granted(&expiry);
+                return Ok(claimed);
+            }
+            _ => return Ok(claimed),
+        }
+    }
+}
+
+/// One turn, from its claim to its terminal record.
+async fn run(
+    shared: &Arc<Shared>,
+    control: &TurnControl,
+    fence: Fence,
+    session: Session,
+    row: Run,
+) {
+    let began = Instant::now();
+    metrics::counter!("everturn_turns_started_total").increment(1);
+    let mut journal = Journal::new(Arc::clone(shared), fence, control.clone(), row.last_seq);
+    if row.stop.is_some() {
+        // Stopped while nobody worked on it.
+        control.stop.cancel();
+    }
+    let mut turn = Turn { shared, control, session: &session, run: &row, said: Said::default() };
+    let end = match turn.go_on(&mut journal).await {
+        Ok(end) => Some(end),
+        Err(halt) => turn.halted(halt),
+    };
+    let Some(record) = end else {
+        tracing::warn!(session = %session.key(), run = %row.id, "the turn is another node's now");
+        return;
+    };
+    let state = settle(&mut journal, &turn, record).await;
+    let state = state.map_or("lost", TerminalState::as_str);
+    metrics::counter!("everturn_turns_ended_total", "state" => state).increment(1);
+    metrics::histogram!("everturn_turn_seconds").record(began.elapsed().as_secs_f64());
+}
+
+/// Writes the terminal record. A stop that was recorded first wins over the answer.
+async fn settle(
+    journal: &mut Journal,
+    turn: &Turn<'_>,
+    mut record: Record,
+) -> Option<TerminalState> {
+    loop {
+        let state = match &record {
+            Record::End(End::Completed { .. }) => Some(TerminalState::Completed),
+            Record::End(End::Failed { .. }) => Some(TerminalState::Failed),
+            Record::End(End::Cancelled { .. }) => Some(TerminalState::Cancelled),
+            _ => None,
+        };
+        match journal.write(vec![record]).await {
+            Ok(()) => return state,
+            Err(halt @ (Halt::Stopped | Halt::Bug(_))) if state != Some(TerminalState::Failed) => {
+                record = turn.halted(halt)?;
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+struct Turn<'a> {
+    shared: &'a Shared,
+    control: &'a TurnControl,
+    session: &'a Session,
+    run: &'a Run,
+    /// What the request under way has said so far.
+    said: Said,
+}
+
+impl Turn<'_> {
+    /// Steps until the model has given its answer. Returns the record that ends the run.
+    async fn go_on(&mut self, journal: &mut Journal) -> Result<Record, Halt> {
+        let (shared, control) = (self.shared, self.control);
+        let key = self.session.key();
+        let provider = match shared.config.models.provider(&self.run.model).await {
+            Ok(provider) => provider,
+            Err(failure) => return Ok(self.failed(failure)),
+        };
+        if self.run.continues.is_some() {
+            calls::adopt(shared, journal, control, self.run).await?;
+        }
+        for _ in 0..shared.config.steps_max {
+            // A step boundary: what is intended and not begun can be done by whoever goes on.
+            if shared.is_draining() {
+                return Err(Halt::Draining);
+            }
+            calls::run_open(shared, journal, control, &key, self.run).await?;
+            if control.stop.is_cancelled() {
+                return Err(Halt::Stopped);
+            }
+            let request = match self.request(&*provider, &key).await? {
+                Ok(request) => request,
+                Err(failure) => return Ok(self.failed(failure)),
+            };
+            let (end, said) = step::ask(shared, journal, control, &*provider, request).await;
+            self.said = said;
+            match end {
+                StepEnd::Answered(reply) if reply.calls.is_empty() => {
+                    return Ok(self.completed(reply));
+                }
+                StepEnd::Answered(reply) => {
+                    let step = self.step(reply);
+                    journal.write(vec![step]).await?;
+                    self.said = Said::default();
+                }
+                StepEnd::Failed(failure) => return Ok(self.failed(failure)),
+                StepEnd::Halted(halt) => return Err(halt),
+            }
+        }
+        Ok(self.failed(Failure {
+            code: "too_many_steps".to_owned(),
+            message: format!(
+                "the turn made {} model requests without an answer",
+                shared.config.steps_max
+            ),
+            permanent: false,
+            hint: Some("ask the model to go on, or raise the limit on steps".to_owned()),
+        }))
+    }
+
+    /// The model's view of the session, as of now.
+    async fn request(
+        &self,
+        provider: &dyn Provider,
+        key: &SessionKey,
+    ) -> Result<Result<ModelRequest, Failure>, Halt> {
+        let store = &self.shared.store;
+        let transcript = retry_read(self.shared, self.control, || store.transcript(key)).await?;
+        let messages = view::build(&transcript);
+        let mut system = self.shared.config.system.clone();
+        if let Some(own) = &self.session.system {
+            if !system.is_empty() {
+                system.push_str("\n\n");
+            }
+            system.push_str(own);
+        }
+        let tokens = view::estimated_tokens(&system, &messages);
+        if let Some(fits) = provider.context_tokens().filter(|fits| tokens > *fits) {
+            return Ok(Err(Failure {
+                code: "context_too_long".to_owned(),
+                message: format!(
+                    "the conversation has about {tokens} tokens and the model takes {fits}"
+                ),
+                permanent: true,
+                hint: Some("start a new session, or use a model with a larger context".to_owned()),
+            }));
+        }
+        let tools = self.shared.config.tools.specs();
+        Ok(Ok(ModelRequest { system, messages, tools }))
+    }
+
+    /// The record of a step that asks for tools: the intents are durable before anything happens.
+    fn step(&self, reply: ModelReply) -> Record {
+        let tools = &self.shared.config.tools;
+        let calls = reply
+            .calls
+            .into_iter()
+            .map(|call| {
+                let spec = tools.get(&call.name).map(|tool| tool.spec());
+                NewCall {
+                    id: CallId::from_uuid(self.shared.store.clock().uuid()),
+                    provider_id: call.provider_id,
+                    effect: spec.map_or(Effect::Write, |spec| spec.effect),
+                    schema: spec.map(|spec| spec.fingerprint()).unwrap_or_default(),
+                    name: call.name,
+                    arguments: call.arguments,
+                }
+            })
+            .collect();
+        Record::Step {
+            text: self.said.text.clone(),
+            reasoning: self.said.reasoning(),
+            calls,
+            usage: reply.usage,
+        }
+    }
+
+    fn completed(&self, reply: ModelReply) -> Record {
+        let reasoning = self.said.reasoning();
+        let text = self.said.text.clone();
+        Record::End(End::Completed { text, reasoning, usage: reply.usage })
+    }
+
+    fn failed(&self, failure: Failure) -> Record {
+        let reasoning = self.said.reasoning();
+        let text = self.said.text.clone();
+        Record::End(End::Failed { failure, text, reasoning })
+    }
+
+    /// The record that ends a turn which something outside ended; `None` where nothing of it may be
+    /// written any more.
+    fn halted(&self, halt: Halt) -> Option<Record> {
+        let reasoning = self.said.reasoning();
+        match halt {
+            Halt::Lost => None,
+            Halt::Stopped => {
+                let text = self.said.text.clone();
+                Some(Record::End(End::Cancelled { text, reasoning }))
+            }
+            Halt::Draining => Some(Record::HandedOver),
+            Halt::Bug(what) => {
+                tracing::error!(run = %self.run.id, what, "a record did not fit");
+                Some(self.failed(Failure {
+                    code: "internal".to_owned(),
+                    message: format!("the turn could not be recorded: {what}"),
+                    permanent: false,
+                    hint: Some("this is a bug of Everturn; the log has the details".to_owned()),
+                }))
+            }
+        }
+    }
+}

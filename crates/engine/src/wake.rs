@@ -1,0 +1,229 @@
+//! Everything that can wake a session, and the loop that reacts.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use everturn_core::{RunState, SessionKey};
+use everturn_store::op::SetPresence;
+use everturn_store::{Signal, execute};
+use tokio::sync::{Notify, mpsc};
+
+use crate::config::Scope;
+use crate::engine::Shared;
+use crate::{lease, recover, turn};
+
+/// What can wake the loop.
+enum Wake {
+    /// Sessions may have something to do: an input was accepted, a turn ended, a poll found work.
+    Sessions(Vec<SessionKey>),
+    /// A session's worker has nothing more to do, or may not.
+    WorkerEnded(SessionKey),
+    /// The engine is being closed.
+    Closed,
+}
+
+/// Sessions that may have something to do. A set, so that it is bounded by the number of sessions
+/// and adding to it never waits.
+#[derive(Default)]
+pub(crate) struct Pending {
+    keys: Mutex<HashSet<SessionKey>>,
+    notify: Notify,
+}
+
+impl Pending {
+    pub(crate) fn add(&self, key: SessionKey) {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+        self.notify.notify_one();
+    }
+
+    async fn take(&self) -> Vec<SessionKey> {
+        loop {
+            let keys: Vec<SessionKey> =
+                self.keys.lock().unwrap_or_else(PoisonError::into_inner).drain().collect();
+            if !keys.is_empty() {
+                return keys;
+            }
+            self.notify.notified().await;
+        }
+    }
+}
+
+/// Reacts to a commit of this process. Runs on the writer's thread: nothing here waits.
+pub(crate) fn on_signal(shared: &Shared, signal: Signal) {
+    match signal {
+        Signal::Queued(key) => shared.pending.add(key),
+        Signal::Stop(key, run) => shared.controls.stop(&key, &run),
+        Signal::Prompt(key, prompt) => shared.controls.prompt(&key, &prompt),
+        Signal::InputEnded(id) => shared.controls.input_ended(&id),
+        Signal::Released(key) => {
+            shared.controls.on_released(&key);
+            shared.pending.add(key);
+        }
+        Signal::Deleted(_) => {}
+    }
+}
+
+/// The loop: one worker per session that has something to do, never two.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let (ended, mut workers_ended) = mpsc::channel::<SessionKey>(256);
+    // Value: whether the session was woken again while its worker ran.
+    let mut workers: HashMap<SessionKey, bool> = HashMap::new();
+    let mut waiting: Vec<SessionKey> = Vec::new();
+    loop {
+        let wake = tokio::select! {
+            biased;
+            () = shared.closed.cancelled() => Wake::Closed,
+            Some(key) = workers_ended.recv() => Wake::WorkerEnded(key),
+            keys = shared.pending.take() => Wake::Sessions(keys),
+        };
+        match wake {
+            Wake::Closed => return,
+            Wake::Sessions(keys) => waiting.extend(keys),
+            Wake::WorkerEnded(key) => {
+                if workers.remove(&key) == Some(true) {
+                    waiting.push(key);
+                }
+                if workers.is_empty() {
+                    shared.idle.notify_waiters();
+                }
+            }
+        }
+        let mut full = Vec::new();
+        for key in waiting.drain(..) {
+            if let Some(again) = workers.get_mut(&key) {
+                *again = true;
+            } else if !in_scope(&shared, &key) || shared.is_draining() {
+                // Not ours, or not any more: another node's poll finds it.
+            } else if workers.len() >= shared.config.turns_max {
+                full.push(key);
+            } else {
+                workers.insert(key.clone(), false);
+                let (shared, ended) = (Arc::clone(&shared), ended.clone());
+                let tracker = shared.tasks.clone();
+                tracker.spawn(async move {
+                    turn::work(&shared, &key).await;
+                    let _ = ended.send(key).await;
+                });
+            }
+        }
+        waiting = full;
+        metrics::gauge!("everturn_workers").set(workers.len() as f64);
+    }
+}
+
+fn in_scope(shared: &Shared, key: &SessionKey) -> bool {
+    match &shared.config.scope {
+        Scope::All => true,
+        Scope::Only(only) => only == key,
+    }
+}
+
+/// Looks at the store from time to time: renews leases, and finds what other processes did. Signals
+/// may be missing; this is the truth that makes up for them.
+pub(crate) async fn tick(shared: Arc<Shared>) {
+    let mut timer = tokio::time::interval(shared.config.poll);
+    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut renewed = tokio::time::Instant::now();
+    // Looks regardless of changes, for leases that ran out and nodes that died without writing.
+    let mut looked = tokio::time::Instant::now();
+    loop {
+        tokio::select! {
+            () = shared.closed.cancelled() => return,
+            _ = timer.tick() => {}
+        }
+        if renewed.elapsed() >= shared.config.renew && shared.controls.count() > 0 {
+            match lease::renew(&shared).await {
+                Ok(()) => renewed = tokio::time::Instant::now(),
+                Err(error) => tracing::warn!(%error, "cannot renew leases; trying again"),
+            }
+        }
+        let changed = shared.store.changed_elsewhere().await;
+        if changed {
+            shared.hub.poll(&*shared.store).await;
+        }
+        if changed || looked.elapsed() >= Duration::from_secs(2) {
+            looked = tokio::time::Instant::now();
+            if let Err(error) = look(&shared).await {
+                tracing::warn!(%error, "cannot look for work; trying again");
+            }
+        }
+    }
+}
+
+/// Finds sessions that have something to do and nobody who does it.
+async fn look(shared: &Arc<Shared>) -> Result<(), everturn_store::StorageError> {
+    let mut gone = recover::Gone::default();
+    for work in shared.store.work(recover::WORK_MAX).await? {
+        if let Some(run) = &work.running
+            && run.node == shared.config.node
+            && run.state != RunState::HandedOver
+        {
+            // Ours; another process may have recorded a stop on it, or an answer.
+            if run.stop.is_some() {
+                shared.controls.stop(&work.key, &run.id);
+            }
+            if !shared.controls.has(&work.key) {
+                // A turn that could not write its end.
+                shared.pending.add(work.key);
+            }
+            continue;
+        }
+        let free = match &work.lease {
+            None => true,
+            Some(lease) if lease.holder == shared.config.node => true,
+            Some(lease) => {
+                lease.expiry.passed(&shared.store.clock().boot())
+                    || gone.is_gone(&*shared.store, &lease.holder).await
+            }
+        };
+        if free {
+            shared.pending.add(work.key);
+        }
+    }
+    Ok(())
+}
+
+/// Writes down when the first viewer of a session comes, and when the last one goes.
+pub(crate) async fn presence(
+    shared: Arc<Shared>,
+    mut changes: mpsc::UnboundedReceiver<(SessionKey, bool)>,
+) {
+    loop {
+        let (key, _) = tokio::select! {
+            () = shared.closed.cancelled() => return,
+            change = changes.recv() => match change { Some(change) => change, None => return },
+        };
+        // A viewer that came and went while this waited: only the last word counts.
+        let present = shared.hub.viewers(&key) > 0;
+        let node = shared.config.node.clone();
+        if let Err(error) = execute(&*shared.store, SetPresence { key, node, present }).await {
+            tracing::debug!(%error, "cannot note a viewer's presence");
+        }
+    }
+}
+
+/// Leaves: see [`crate::Engine::drain`].
+pub(crate) async fn drain(shared: &Arc<Shared>) {
+    shared.draining.store(true, Ordering::SeqCst);
+    shared.drain.cancel();
+    let deadline = tokio::time::Instant::now() + shared.config.drain_timeout;
+    wait_idle(shared, deadline).await;
+    if shared.controls.count() == 0 {
+        return;
+    }
+    for (key, control) in shared.controls.all() {
+        tracing::warn!(session = %key, run = %control.run_id, "a step did not end in time; interrupting it");
+        recover::abandon(shared, &key, &control).await;
+        control.lost.cancel();
+    }
+    wait_idle(shared, tokio::time::Instant::now() + Duration::from_secs(5)).await;
+}
+
+async fn wait_idle(shared: &Shared, deadline: tokio::time::Instant) {
+    while shared.controls.count() > 0 && tokio::time::Instant::now() < deadline {
+        let look = (tokio::time::Instant::now() + Duration::from_millis(100)).min(deadline);
+        let _ = tokio::time::timeout_at(look, shared.idle.notified()).await;
+    }
+}
