@@ -131,13 +131,16 @@ async fn settle(
             Record::End(End::Cancelled { .. }) => Some(TerminalState::Cancelled),
             _ => None,
         };
-        match journal.write(vec![record]).await {
+        let halt = match journal.write(vec![record]).await {
             Ok(()) => return state,
-            Err(halt @ (Halt::Stopped | Halt::Bug(_))) if state != Some(TerminalState::Failed) => {
-                record = turn.halted(halt)?;
-            }
-            Err(_) => return None,
-        }
+            Err(halt) => halt,
+        };
+        // Each of these can happen once: the record that takes its place is always accepted.
+        record = match halt {
+            Halt::Stopped if state != Some(TerminalState::Cancelled) => turn.halted(halt)?,
+            Halt::Bug(_) if state != Some(TerminalState::Failed) => turn.halted(halt)?,
+            _ => return None,
+        };
     }
 }
 

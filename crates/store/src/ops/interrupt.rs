@@ -4,7 +4,7 @@ use everturn_core::event::EventHead;
 use everturn_core::recovery::{self, Decision, Facts, continuation_note};
 use everturn_core::{
     CallState, Cause, Content, Delivery, Event, Evidence, Input, InputId, InputKind, InputStatus,
-    MessageKind, Mode, Outcome, RequestId, Role, Run, RunState, Session, TerminalState, digest,
+    MessageKind, Mode, Outcome, RequestId, Role, Run, RunState, Session, SessionKey, TerminalState, digest,
 };
 
 use super::admit::{QUEUE_STEP, announce, decided_inputs};
@@ -17,6 +17,8 @@ use crate::tx::Tx;
 
 /// Bytes of text that are rebuilt from a run's unfinished step; more is cut, with a note.
 const RECOVERED_BYTES_MAX: usize = 4 << 20;
+/// Continuations of one run that people may ask for.
+const CONTINUATIONS_MAX: u32 = 100;
 /// Events read at a time.
 const PAGE: u32 = 512;
 
@@ -225,12 +227,7 @@ pub(super) fn admit_continuation(
     let key = session.key();
     let head = tx.queued(&key, 1)?.first().map(|head| head.queue_key);
     let queue_key = head.unwrap_or(session.last_queue_key + QUEUE_STEP) - QUEUE_STEP;
-    // Named after the run, so that no two continuations of one run can exist.
-    let request_id = RequestId::new(format!("continue:{}", run.id))
-        .map_err(|_| Refusal::BadRecord("a run id is too long for a request id"))?;
-    if tx.input_by_identity(&key, &request_id)?.is_some() {
-        return Err(Refusal::Superseded.into());
-    }
+    let request_id = continuation_identity(tx, &key, run)?;
     let input = Input {
         id: InputId::from_uuid(journal.ctx.uuid()),
         session_id: key.id.clone(),
@@ -257,6 +254,28 @@ pub(super) fn admit_continuation(
     session.queue_length += 1;
     announce(tx, journal, session, &input)?;
     Ok(input)
+}
+
+/// A name of its own for each continuation of a run: the first is policy's or a person's; further
+/// ones are people's who withdrew one and thought again.
+fn continuation_identity(
+    tx: &mut dyn Tx,
+    key: &SessionKey,
+    run: &Run,
+) -> Result<RequestId, OpError> {
+    for number in 1..=CONTINUATIONS_MAX {
+        let name = if number == 1 {
+            format!("continue:{}", run.id)
+        } else {
+            format!("continue:{}:{number}", run.id)
+        };
+        let request_id = RequestId::new(name)
+            .map_err(|_| Refusal::BadRecord("a run id is too long for a request id"))?;
+        if tx.input_by_identity(key, &request_id)?.is_none() {
+            return Ok(request_id);
+        }
+    }
+    Err(Refusal::Superseded.into())
 }
 
 /// What the person asked, never an earlier note.

@@ -68,7 +68,7 @@ fn allowed_after_stop(record: &Record) -> bool {
         record,
         Record::CallFinished { .. }
             | Record::CallOutput { .. }
-            | Record::End(End::Cancelled { .. } | End::Failed { .. })
+            | Record::End(End::Cancelled { .. })
     )
 }
 
