@@ -48,6 +48,7 @@ codes! {
     PromptNotFound = "prompt_not_found", 404, true, "There is no such prompt", None;
     MethodNotAllowed = "method_not_allowed", 405, true, "The route does not take this method", None;
     NotAcceptable = "not_acceptable", 406, true, "No form that the client accepts", None;
+    RequestTimeout = "request_timeout", 408, false, "The request did not come in time", Some("send it again, body and all, without long pauses");
     SessionExists = "session_exists", 409, true, "The id is taken", Some("choose another id, or leave it out");
     RevisionConflict = "revision_conflict", 409, true, "The session changed meanwhile", Some("read it again and repeat the change with its revision");
     InputConflict = "input_conflict", 409, true, "This request id was used for something else", Some("use a new request id for a new input");

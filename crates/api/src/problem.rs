@@ -8,7 +8,7 @@ use crate::codes::Code;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Problem {
-    /// Address of the page that explains the code.
+    /// Address of the page that explains the code; every server serves these pages itself.
     #[serde(rename = "type")]
     pub kind: String,
     /// The code in words.
@@ -31,7 +31,7 @@ impl Problem {
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         Self {
-            kind: format!("https://everturn.dev/errors/{}", code.as_str()),
+            kind: format!("/docs/errors/{}", code.as_str()),
             title: code.title().to_owned(),
             status: code.status(),
             detail: detail.into(),
