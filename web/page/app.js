@@ -31,7 +31,8 @@ const isTouch = window.matchMedia("(pointer: coarse)").matches;
 
 let info = null;
 let conversation = null;
-let currentId = null;
+/** Its id; null for one that is yet to begin, undefined before the address was looked at. */
+let currentId;
 let lost = null;
 let stopping = null;
 /** Messages with a receipt, until the conversation that they opened is read. */
@@ -191,7 +192,7 @@ function route() {
     // Not an address that this page made; a new conversation, then.
   }
   closeDrawer();
-  if (id === currentId && (conversation || id === null)) return render();
+  if (id === currentId) return render();
   conversation?.close();
   conversation = null;
   currentId = id;
@@ -514,6 +515,8 @@ byId("sidebar-close").addEventListener("click", () => {
 });
 byId("scrim").addEventListener("click", closeDrawer);
 narrow.addEventListener("change", closeDrawer);
+// The address may stay the same, and then nothing else would close the list.
+byId("entries").addEventListener("click", (event) => event.target.closest("a") && closeDrawer());
 byId("new").addEventListener("click", () => {
   closeDrawer();
   composer.focus();

@@ -248,7 +248,6 @@ export class Conversation {
       const reader = response.body.getReader();
       const decoder = new TextDecoder();
       const parser = new SseParser();
-      this.state = { ...this.state, caughtUp: false };
       for (;;) {
         const { done, value } = await reader.read();
         if (done) return false;

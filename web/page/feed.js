@@ -42,7 +42,10 @@ export function emptyState(sessionId) {
     offset: 0,
     /** Up to here session and queue were read as a whole: the feed has nothing new about them. */
     covered: 0,
-    /** Whether everything that had happened when the feed was opened is in. */
+    /**
+     * Whether the feed has told all that the reads may have known before it. Until then a text may
+     * be here twice, as a row that was read and as the deltas that the feed repeats.
+     */
     caughtUp: false,
   };
 }
@@ -131,7 +134,7 @@ export function reduce(state, event) {
       if (state.caughtUp && state.hasMore && event.message.position < state.messages[0]?.position) {
         return state;
       }
-      return withMessage(state, event.message);
+      return withMessage(state, event.message, true);
     case "message.updated":
       return state.messages.some((known) => known.id === event.message.id)
         ? withMessage(state, event.message)
@@ -231,7 +234,7 @@ function withRun(state, runId, fields, fresh = false) {
   return { ...state, runs: { ...state.runs, [runId]: { ...known, run_id: runId, ...fields } } };
 }
 
-function withMessage(state, message) {
+function withMessage(state, message, isAdded = false) {
   const messages = state.messages.slice();
   const at = messages.findIndex((known) => known.id === message.id);
   if (at >= 0) messages.splice(at, 1);
@@ -242,11 +245,10 @@ function withMessage(state, message) {
   let next = { ...state, messages };
   for (const call of message.tool_calls ?? []) next = withCall(next, call);
   if (message.input_id) next = withStatus(next, message.input_id, "started");
-  // A row of the run under way holds what was live until now: the piece becomes the row. An update
-  // of an older row does not.
+  // A row that the run under way adds holds what was live until now: the piece becomes the row. That
+  // is so even if the row is known already, from a read that was ahead of the feed.
   const { live } = state;
-  const takesLive =
-    at < 0 && live && message.role === "assistant" && message.run_id === live.runId;
+  const takesLive = isAdded && live && message.role === "assistant" && message.run_id === live.runId;
   if (takesLive) {
     const held = new Set((message.tool_calls ?? []).map((call) => call.id));
     next = {

@@ -103,7 +103,7 @@ function callItem(state, id, fallback) {
 
 function pushLive(items, state) {
   const { live } = state;
-  if (!live) return;
+  if (!live || !state.caughtUp) return;
   const shows = live.text !== "" || live.reasoning !== "" || live.calls.length > 0;
   if (!shows && live.ended) return;
   const calls = live.calls.map((id) => callItem(state, id));
