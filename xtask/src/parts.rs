@@ -53,10 +53,6 @@ impl Outcome {
     fn of(counts: Counts) -> Self {
         Self { counts, notes: Vec::new() }
     }
-
-    fn with_note(counts: Counts, note: &str) -> Self {
-        Self { counts, notes: vec![note.to_owned()] }
-    }
 }
 
 impl Part {
@@ -109,13 +105,7 @@ impl Part {
             }
             Self::Rust => rust(options),
             Self::Doc => doc(options),
-            Self::Web => Ok(match web::test(options.long)? {
-                Some(counts) => Outcome::of(counts),
-                None => Outcome::with_note(
-                    Counts::default(),
-                    "web: there is no web/package.json, so no web test exists",
-                ),
-            }),
+            Self::Web => Ok(Outcome::of(web::test(options.long)?)),
         }
     }
 }

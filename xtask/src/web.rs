@@ -77,8 +77,8 @@ pub(crate) fn build() -> Result<()> {
 /// Runs the tests of the page in a real browser against the real binary.
 ///
 /// They are told where both are by `EVERTURN_CHROMIUM` and `EVERTURN_BIN`.
-pub(crate) fn test(long: bool) -> Result<Option<Counts>> {
-    let Some(package) = package()? else { return Ok(None) };
+pub(crate) fn test(long: bool) -> Result<Counts> {
+    let package = package()?.context("web/package.json is missing")?;
     if !package.has("test") {
         bail!("web/package.json has no script `test`");
     }
@@ -89,7 +89,7 @@ pub(crate) fn test(long: bool) -> Result<Option<Counts>> {
     command::for_tests(&mut npm, long);
     npm.env("EVERTURN_CHROMIUM", chromium);
     let (success, output) = command::teed(&mut npm)?;
-    Ok(Some(counts::of_node(&output).or_failed(success)))
+    Ok(counts::of_node(&output).or_failed(success))
 }
 
 #[cfg(test)]

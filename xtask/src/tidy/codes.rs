@@ -13,8 +13,8 @@ const PAGES: &str = "docs/errors/";
 
 /// Compares the codes in the source with the pages.
 ///
-/// A code is a word of small letters in the table of the API crate, or in a function named `code`
-/// anywhere else.
+/// A code is a word of small letters in the table of the API crate, or, anywhere else, in a function
+/// named `code` or `failure` or given to a field named `code`.
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let codes = codes(tree, found);
     for (code, place) in &codes {
@@ -42,6 +42,8 @@ fn codes(tree: &Tree, found: &mut Findings) -> BTreeMap<String, String> {
     let mut listed = false;
     for (file, source) in tree.rust().filter(|(file, _)| !file.is_test()) {
         let mut strings = source.strings_in_function("code");
+        strings.extend(source.strings_in_function("failure"));
+        strings.extend(source.strings_of_field("code"));
         if file.path == table
             && let Some(range) = source.braces_after(open)
         {
@@ -83,9 +85,11 @@ mod tests {
             "fn code(&self) -> &str { match self { X => \"lost_x\" } }\n\
              #[cfg(test)]\nmod tests { fn code() { \"not_one\"; } }\n",
         );
+        let agent = ("crates/agent/src/a.rs", "fn f() -> F { F { code: \"y_gone\".into() } }\n");
         let files = [
             CODES,
             engine,
+            agent,
             ("docs/errors/bad_a.md", "# `bad_a`\n"),
             ("docs/errors/old.md", "# `old`\n"),
             ("docs/errors/README.md", "# Errors\n"),
@@ -94,6 +98,7 @@ mod tests {
             problems(check, &files),
             [
                 "crates/engine/src/error.rs:1: the code lost_x has no page docs/errors/lost_x.md",
+                "crates/agent/src/a.rs:1: the code y_gone has no page docs/errors/y_gone.md",
                 "docs/errors/old.md:1: no code is called old",
             ]
         );

@@ -78,6 +78,20 @@ impl Source {
         strings
     }
 
+    /// The string literals that are given to a field of this name, outside tests, each with its line.
+    pub(super) fn strings_of_field(&self, name: &str) -> Vec<(usize, String)> {
+        let field = format!("{name}: \"");
+        let places = self.code.match_indices(&field).map(|(at, _)| at);
+        let shipped = places.filter(|at| !self.tests.iter().any(|range| range.contains(at)));
+        shipped
+            .filter_map(|at| {
+                let start = at + field.len() - 1;
+                let end = start + 1 + self.code[start + 1..].find('"')? + 1;
+                self.strings_in(start..end).pop()
+            })
+            .collect()
+    }
+
     /// The string literals in this range of the source, each with its line.
     pub(super) fn strings_in(&self, range: Range<usize>) -> Vec<(usize, String)> {
         let mut strings = Vec::new();
@@ -337,6 +351,12 @@ mod tests {
                     B => r\"c\",\n    }\n}\nfn other() { \"d\"; }\n";
         let found = Source::new(text).strings_in_function("code");
         assert_eq!(found, [(3, "a_b".to_owned()), (4, "c".to_owned())]);
+    }
+
+    #[test]
+    fn strings_of_a_field_come_with_their_lines() {
+        let text = "F {\n    code: \"a_b\".to_owned(),\n    hint: \"no\",\n}\n// code: \"no\"\n";
+        assert_eq!(Source::new(text).strings_of_field("code"), [(2, "a_b".to_owned())]);
     }
 
     #[test]
