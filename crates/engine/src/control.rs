@@ -61,9 +61,9 @@ impl Controls {
         }
     }
 
-    /// Whether a turn of this session runs here.
-    pub(crate) fn has(&self, key: &SessionKey) -> bool {
-        self.lock().turns.contains_key(key)
+    /// Whether this run runs here.
+    pub(crate) fn has(&self, key: &SessionKey, run_id: &RunId) -> bool {
+        self.lock().turns.get(key).is_some_and(|control| control.run_id == *run_id)
     }
 
     /// Turns that run.

@@ -1,17 +1,17 @@
 //! The engine's face: opening it, submitting, controlling, watching, leaving.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use everturn_core::digest;
 use everturn_core::{
-    Choice, Content, Input, InputId, InputKind, InputStatus, Mode, NodeId, Policy, Principal,
-    Prompt, PromptId, RequestId, Run, RunId, Session, SessionKey, TokenId,
+    Choice, Content, Input, InputId, InputKind, InputStatus, LeaseExpiry, Mode, NodeId, Policy,
+    Principal, Prompt, PromptId, RequestId, Run, RunId, Session, SessionKey, TokenId,
 };
 use everturn_store::op::{
-    Admit, Admitted, AnswerPrompt, CancelInput, CreateSession, CreateToken, Decide, Decided,
-    Decision, DeleteSession, EndNode, EndSession, PatchSession, RegisterNode, RevokeToken,
+    Admit, Admitted, AnswerPrompt, CancelInput, Claimer, CreateSession, CreateToken, Decide,
+    Decided, Decision, DeleteSession, EndNode, EndSession, PatchSession, RegisterNode, RevokeToken,
     SessionPatch, Stop, TouchToken,
 };
 use everturn_store::rows::{Node, Token};
@@ -76,6 +76,8 @@ pub(crate) struct Shared {
     /// Set when the last turn of a draining node is over.
     pub(crate) idle: Notify,
     pub(crate) loop_broken: AtomicBool,
+    /// Sessions that have a worker, as of the loop's last round.
+    pub(crate) workers: AtomicUsize,
     /// When this node started.
     pub(crate) started_at: everturn_core::Timestamp,
 }
@@ -83,6 +85,12 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
+    }
+
+    /// This node as a claimer.
+    pub(crate) fn claimer(&self, expiry: LeaseExpiry) -> Claimer {
+        let default_model = self.config.models.default_model();
+        Claimer { node: self.config.node.clone(), expiry, default_model }
     }
 }
 
@@ -149,6 +157,7 @@ impl Engine {
             tasks: TaskTracker::new(),
             idle: Notify::new(),
             loop_broken: AtomicBool::new(false),
+            workers: AtomicUsize::new(0),
             started_at: now,
             store,
             config,
@@ -228,6 +237,12 @@ impl Engine {
     ) -> Result<Admitted, EngineError> {
         let digest = digest::payload(InputKind::Message, mode, &content, metadata.as_deref());
         let config = &self.shared.config;
+        // A turn that can begin at once is claimed with the admission of its input.
+        let at_once = wake::in_scope(&self.shared, &key)
+            && !self.shared.is_draining()
+            && self.shared.workers.load(Ordering::Relaxed) < config.turns_max;
+        let expiry = self.shared.leases.expiry(self.shared.store.clock());
+        let claimer = at_once.then(|| self.shared.claimer(expiry));
         let admit = Admit {
             key,
             request_id,
@@ -237,6 +252,7 @@ impl Engine {
             metadata,
             queue_max: config.queue_max,
             sessions_max: config.sessions_max,
+            claimer,
         };
         let admitted = execute(&*self.shared.store, admit).await?;
         metrics::counter!(

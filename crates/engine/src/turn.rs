@@ -13,8 +13,8 @@ use everturn_core::event::{End, Record};
 use everturn_core::{
     CallId, Effect, Failure, NewCall, Run, Session, SessionKey, TerminalState, view,
 };
-use everturn_store::op::{Claim, Claimed};
-use everturn_store::{Fence, OpError, Refusal, execute};
+use everturn_store::op::{Claim, Claimed, ClaimedTurn};
+use everturn_store::{OpError, Refusal, execute};
 
 use crate::calls::{self, retry_read};
 use crate::control::TurnControl;
@@ -22,19 +22,23 @@ use crate::engine::Shared;
 use crate::journal::{Halt, Journal};
 use crate::recover;
 use crate::step::{self, Said, StepEnd};
+use crate::wake::Begun;
 
 /// A session's worker: one turn after the other, until nothing waits or somebody else holds it.
-pub(crate) async fn work(shared: &Arc<Shared>, key: &SessionKey) {
+pub(crate) async fn work(shared: &Arc<Shared>, key: &SessionKey, begun: Option<Begun>) {
+    if let Some((turn, control)) = begun {
+        take(shared, key, *turn, &control).await;
+    }
     let mut pause = Duration::from_millis(50);
     while !shared.is_draining() {
         match claim(shared, key).await {
-            Ok(Claimed::Turn { fence, session, run: row, .. }) => {
+            Ok(Claimed::Turn(turn)) => {
                 pause = Duration::from_millis(50);
-                let control = shared.controls.begin(key, &row.id);
-                let id = row.id.clone();
-                run(shared, &control, fence, session, row).await;
-                shared.controls.finish(key, &id);
+                let control = shared.controls.begin(key, &turn.run.id);
+                take(shared, key, *turn, &control).await;
             }
+            // Claimed with its admission a moment ago: its worker comes after this one.
+            Ok(Claimed::Unfinished { run, .. }) if shared.controls.has(key, &run.id) => return,
             Ok(Claimed::Unfinished { session, run }) => {
                 match recover::resolve_session(shared, &session, &run).await {
                     Ok(()) => {}
@@ -47,6 +51,13 @@ pub(crate) async fn work(shared: &Arc<Shared>, key: &SessionKey) {
             Err(error) => wait_for_store(shared, &error, &mut pause).await,
         }
     }
+}
+
+/// Runs a claimed turn, and forgets its handles when it is over.
+async fn take(shared: &Arc<Shared>, key: &SessionKey, turn: ClaimedTurn, control: &TurnControl) {
+    let id = turn.run.id.clone();
+    run(shared, control, turn).await;
+    shared.controls.finish(key, &id);
 }
 
 async fn wait_for_store(shared: &Shared, error: &OpError, pause: &mut Duration) {
@@ -64,13 +75,8 @@ async fn claim(shared: &Shared, key: &SessionKey) -> Result<Claimed, OpError> {
     let mut gone = None;
     loop {
         let expiry = shared.leases.expiry(shared.store.clock());
-        let claim = Claim {
-            key: key.clone(),
-            node: shared.config.node.clone(),
-            expiry: expiry.clone(),
-            gone: gone.clone(),
-            default_model: shared.config.models.default_model(),
-        };
+        let claimer = shared.claimer(expiry.clone());
+        let claim = Claim { key: key.clone(), claimer, gone: gone.clone() };
         let claimed = *execute(&*shared.store, claim).await?;
         match &claimed {
             Claimed::Held { holder } if gone.is_none() => {
@@ -79,7 +85,7 @@ async fn claim(shared: &Shared, key: &SessionKey) -> Result<Claimed, OpError> {
                 }
                 gone = Some(holder.holder.clone());
             }
-            Claimed::Turn { .. } => {
+            Claimed::Turn(_) => {
                 shared.leases.granted(&expiry);
                 return Ok(claimed);
             }
@@ -89,13 +95,8 @@ async fn claim(shared: &Shared, key: &SessionKey) -> Result<Claimed, OpError> {
 }
 
 /// One turn, from its claim to its terminal record.
-async fn run(
-    shared: &Arc<Shared>,
-    control: &TurnControl,
-    fence: Fence,
-    session: Session,
-    row: Run,
-) {
+async fn run(shared: &Arc<Shared>, control: &TurnControl, turn: ClaimedTurn) {
+    let ClaimedTurn { fence, session, run: row } = turn;
     let began = Instant::now();
     metrics::counter!("everturn_turns_started_total").increment(1);
     let mut journal = Journal::new(Arc::clone(shared), fence, control.clone(), row.last_seq);

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use everturn_core::{RunState, SessionKey};
-use everturn_store::op::SetPresence;
+use everturn_store::op::{ClaimedTurn, SetPresence};
 use everturn_store::{Signal, execute};
 use tokio::sync::{Notify, mpsc};
 
 use crate::config::Scope;
+use crate::control::TurnControl;
 use crate::engine::Shared;
 use crate::{lease, recover, turn};
 
@@ -18,32 +19,50 @@ use crate::{lease, recover, turn};
 enum Wake {
     /// Sessions may have something to do: an input was accepted, a turn ended, a poll found work.
     Sessions(Vec<SessionKey>),
+    /// Turns were claimed together with the admission of their input.
+    Claimed(Vec<Begun>),
     /// A session's worker has nothing more to do, or may not.
     WorkerEnded(SessionKey),
     /// The engine is being closed.
     Closed,
 }
 
-/// Sessions that may have something to do. A set, so that it is bounded by the number of sessions
-/// and adding to it never waits.
+/// A claimed turn and the handles that it was registered with.
+pub(crate) type Begun = (Box<ClaimedTurn>, TurnControl);
+
+/// What the loop has not seen yet: sessions that may have something to do, and turns that begin.
+/// Both are bounded by the number of sessions, so that adding to them never waits.
 #[derive(Default)]
 pub(crate) struct Pending {
     keys: Mutex<HashSet<SessionKey>>,
+    claimed: Mutex<Vec<Begun>>,
     notify: Notify,
 }
 
 impl Pending {
+    fn begin(&self, turn: Begun) {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).push(turn);
+        self.notify.notify_one();
+    }
+
     pub(crate) fn add(&self, key: SessionKey) {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
         self.notify.notify_one();
     }
 
-    async fn take(&self) -> Vec<SessionKey> {
+    async fn take(&self) -> Wake {
         loop {
+            let claimed: Vec<Begun> =
+                self.claimed.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
+            if !claimed.is_empty() {
+                // The keys may wait: their turn comes with the next call.
+                self.notify.notify_one();
+                return Wake::Claimed(claimed);
+            }
             let keys: Vec<SessionKey> =
                 self.keys.lock().unwrap_or_else(PoisonError::into_inner).drain().collect();
             if !keys.is_empty() {
-                return keys;
+                return Wake::Sessions(keys);
             }
             self.notify.notified().await;
         }
@@ -53,6 +72,15 @@ impl Pending {
 /// Reacts to a commit of this process. Runs on the writer's thread: nothing here waits.
 pub(crate) fn on_signal(shared: &Shared, signal: Signal) {
     match signal {
+        Signal::Claimed(turn) => {
+            // Registered before anybody can see the turn, so that no stop misses it and no worker
+            // takes it for one that nobody works on.
+            let control = shared.controls.begin(&turn.session.key(), &turn.run.id);
+            if let Some(lease) = &turn.session.lease {
+                shared.leases.granted(&lease.expiry);
+            }
+            shared.pending.begin((turn, control));
+        }
         Signal::Queued(key) => shared.pending.add(key),
         Signal::Stop(key, run) => shared.controls.stop(&key, &run),
         Signal::Prompt(key, prompt) => shared.controls.prompt(&key, &prompt),
@@ -71,18 +99,36 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     // Value: whether the session was woken again while its worker ran.
     let mut workers: HashMap<SessionKey, bool> = HashMap::new();
     let mut waiting: Vec<SessionKey> = Vec::new();
+    // Claimed turns of sessions whose worker has not ended yet.
+    let mut begun: HashMap<SessionKey, Begun> = HashMap::new();
     loop {
         let wake = tokio::select! {
             biased;
             () = shared.closed.cancelled() => Wake::Closed,
             Some(key) = workers_ended.recv() => Wake::WorkerEnded(key),
-            keys = shared.pending.take() => Wake::Sessions(keys),
+            wake = shared.pending.take() => wake,
         };
         match wake {
             Wake::Closed => return,
             Wake::Sessions(keys) => waiting.extend(keys),
+            Wake::Claimed(turns) => {
+                for turn in turns {
+                    let key = turn.0.session.key();
+                    if workers.contains_key(&key) {
+                        // The worker of the turn before is about to end.
+                        begun.insert(key, turn);
+                    } else {
+                        workers.insert(key.clone(), false);
+                        spawn(&shared, &ended, key, Some(turn));
+                    }
+                }
+            }
             Wake::WorkerEnded(key) => {
-                if workers.remove(&key) == Some(true) {
+                let again = workers.remove(&key) == Some(true);
+                if let Some(turn) = begun.remove(&key) {
+                    workers.insert(key.clone(), again);
+                    spawn(&shared, &ended, key, Some(turn));
+                } else if again {
                     waiting.push(key);
                 }
                 if workers.is_empty() {
@@ -100,20 +146,30 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 full.push(key);
             } else {
                 workers.insert(key.clone(), false);
-                let (shared, ended) = (Arc::clone(&shared), ended.clone());
-                let tracker = shared.tasks.clone();
-                tracker.spawn(async move {
-                    turn::work(&shared, &key).await;
-                    let _ = ended.send(key).await;
-                });
+                spawn(&shared, &ended, key, None);
             }
         }
         waiting = full;
+        shared.workers.store(workers.len(), Ordering::Relaxed);
         metrics::gauge!("everturn_workers").set(workers.len() as f64);
     }
 }
 
-fn in_scope(shared: &Shared, key: &SessionKey) -> bool {
+fn spawn(
+    shared: &Arc<Shared>,
+    ended: &mpsc::Sender<SessionKey>,
+    key: SessionKey,
+    begun: Option<Begun>,
+) {
+    let (worker, ended) = (Arc::clone(shared), ended.clone());
+    shared.tasks.spawn(async move {
+        turn::work(&worker, &key, begun).await;
+        let _ = ended.send(key).await;
+    });
+}
+
+/// Whether this node works on a session.
+pub(crate) fn in_scope(shared: &Shared, key: &SessionKey) -> bool {
     match &shared.config.scope {
         Scope::All => true,
         Scope::Only(only) => only == key,
@@ -164,7 +220,7 @@ async fn look(shared: &Arc<Shared>) -> Result<(), everturn_store::StorageError> 
             if run.stop.is_some() {
                 shared.controls.stop(&work.key, &run.id);
             }
-            if !shared.controls.has(&work.key) {
+            if !shared.controls.has(&work.key, &run.id) {
                 // A turn that could not write its end.
                 shared.pending.add(work.key);
             }

@@ -26,8 +26,10 @@ pub struct Frame {
 
 /// Something that a commit means for somebody who waits. A hint: the store is the truth, and a
 /// signal may be missing when the commit was another process's.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Signal {
+    /// An admission claimed its turn in the same transaction, for the node that asked for it.
+    Claimed(Box<ClaimedTurn>),
     /// An input waits.
     Queued(SessionKey),
     /// A stop was recorded on a run.
@@ -207,6 +209,10 @@ ops! {
         queue_max: u32,
         /// Sessions that the principal may have.
         sessions_max: u64,
+        /// Claim the turn in the same transaction, if nothing runs or waits before it and the
+        /// session is free: one sync instead of two until the model is asked. The turn then comes
+        /// with [`Signal::Claimed`].
+        claimer: Option<Claimer>,
     }
     /// Withdraws an input that still waits.
     CancelInput(|_| true) -> Input(Box<Input>) {
@@ -220,13 +226,9 @@ ops! {
         /// Which session.
         key: SessionKey,
         /// Who claims.
-        node: NodeId,
-        /// When the lease runs out unless renewed.
-        expiry: everturn_core::LeaseExpiry,
+        claimer: Claimer,
         /// A holder that the caller has proof is gone: its lease counts as expired.
         gone: Option<NodeId>,
-        /// `provider/name` of the node's default, for sessions that name none.
-        default_model: String,
     }
     /// Writes records of a turn, all or none.
     Write(|write| write.records.iter().any(Record::synced)) -> Written(Written) {
@@ -359,20 +361,33 @@ pub struct Admitted {
     pub holder: Option<everturn_core::Lease>,
 }
 
+/// A turn that a node claimed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClaimedTurn {
+    /// Proof.
+    pub fence: Fence,
+    /// The session as claimed.
+    pub session: Session,
+    /// The new run, or the one that was handed over.
+    pub run: Run,
+}
+
+/// Who would claim, and on what terms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimer {
+    /// Who.
+    pub node: NodeId,
+    /// When the lease runs out unless renewed.
+    pub expiry: everturn_core::LeaseExpiry,
+    /// `provider/name` of the node's default, for sessions that name none.
+    pub default_model: String,
+}
+
 /// What a claim answers.
 #[derive(Debug, Clone)]
 pub enum Claimed {
     /// The turn is this node's.
-    Turn {
-        /// Proof.
-        fence: Fence,
-        /// The session as claimed.
-        session: Session,
-        /// The new run, or the one that was handed over.
-        run: Run,
-        /// The inputs that it answers.
-        inputs: Vec<Input>,
-    },
+    Turn(Box<ClaimedTurn>),
     /// Nothing waits. The lease, if it was this node's, is released.
     Nothing,
     /// Another node holds the session.

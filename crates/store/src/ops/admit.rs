@@ -5,6 +5,7 @@ use everturn_core::{
     Event, Input, InputId, InputKind, InputStatus, Outcome, Policy, Session, Stop, limits,
 };
 
+use super::claim::claim_admitted;
 use super::journal::Journal;
 use super::{running, sessions};
 use crate::error::{OpError, Refusal, StorageError};
@@ -105,8 +106,17 @@ pub(super) fn admit(
         journal.emit_session(tx, &mut session)?;
     }
     tx.put_session(&session)?;
+    let holder = session.lease.clone();
+    if let Some(claimer) = &op.claimer
+        && let Some(turn) = claim_admitted(tx, journal, session, claimer)?
+    {
+        let input = tx.input(&input.id)?.unwrap_or(input);
+        journal.signal(Signal::Claimed(Box::new(turn)));
+        return Ok(Admitted { input, position: None, replayed: false, holder });
+    }
+    journal.signal(Signal::Queued(op.key.clone()));
     let position = tx.queue_position(&op.key, queue_key)?;
-    Ok(Admitted { input, position: Some(position), replayed: false, holder: session.lease })
+    Ok(Admitted { input, position: Some(position), replayed: false, holder })
 }
 
 /// The receipt of an identity that is known: whatever became of the input, and nothing changes.
@@ -189,7 +199,7 @@ pub(super) fn decided_inputs(tx: &mut dyn Tx, input: &Input) -> Result<Vec<Input
     Ok(chain)
 }
 
-/// Tells the feed, and whoever claims, that an input waits.
+/// Tells the feed that an input was accepted.
 pub(super) fn announce(
     tx: &mut dyn Tx,
     journal: &mut Journal<'_>,
@@ -203,9 +213,7 @@ pub(super) fn announce(
         content: input.content.clone(),
         delivery: input.delivery.as_str(),
     };
-    journal.emit(tx, session, &event)?;
-    journal.signal(Signal::Queued(session.key()));
-    Ok(())
+    journal.emit(tx, session, &event)
 }
 
 /// A title from the first words that a person said: one line, at most 80 characters.

@@ -10,7 +10,7 @@ use super::admit::decided_inputs;
 use super::journal::Journal;
 use super::{existing, running};
 use crate::error::{OpError, StorageError};
-use crate::op::{Claim, Claimed, Fence};
+use crate::op::{Claim, Claimed, ClaimedTurn, Claimer, Fence};
 use crate::tx::Tx;
 
 pub(super) fn claim(
@@ -20,7 +20,7 @@ pub(super) fn claim(
 ) -> Result<Claimed, OpError> {
     let mut session = existing(tx, &op.key)?;
     if let Some(lease) = &session.lease
-        && lease.holder != op.node
+        && lease.holder != op.claimer.node
         && op.gone.as_ref() != Some(&lease.holder)
         && !lease.expiry.passed(&journal.ctx.boot)
     {
@@ -29,8 +29,9 @@ pub(super) fn claim(
     let unfinished = running(tx, &session)?;
     match unfinished {
         Some(run) if run.state == RunState::HandedOver => {
-            take_lease(journal, &mut session, &op);
-            return resume(tx, journal, session, run, &op);
+            take_lease(journal, &mut session, &op.claimer);
+            let turn = resume(tx, journal, session, run, &op.claimer)?;
+            return Ok(Claimed::Turn(Box::new(turn)));
         }
         Some(run) => return Ok(Claimed::Unfinished { session, run }),
         None => {}
@@ -42,19 +43,38 @@ pub(super) fn claim(
         }
         return Ok(Claimed::Nothing);
     }
-    take_lease(journal, &mut session, &op);
-    begin(tx, journal, session, inputs, &op)
+    take_lease(journal, &mut session, &op.claimer);
+    let turn = begin(tx, journal, session, inputs, &op.claimer)?;
+    Ok(Claimed::Turn(Box::new(turn)))
+}
+
+/// Claims the turn of an input that was accepted just now, if it may begin at once.
+pub(super) fn claim_admitted(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    mut session: Session,
+    claimer: &Claimer,
+) -> Result<Option<ClaimedTurn>, OpError> {
+    let held_elsewhere = session.lease.as_ref().is_some_and(|lease| {
+        lease.holder != claimer.node && !lease.expiry.passed(&journal.ctx.boot)
+    });
+    if held_elsewhere || session.running.is_some() || session.queue_length != 1 {
+        return Ok(None);
+    }
+    let inputs = next_inputs(tx, &session)?;
+    take_lease(journal, &mut session, claimer);
+    begin(tx, journal, session, inputs, claimer).map(Some)
 }
 
 /// Takes the lease for the claiming node. The epoch grows whenever the holder changes.
-fn take_lease(journal: &Journal<'_>, session: &mut Session, op: &Claim) {
+fn take_lease(journal: &Journal<'_>, session: &mut Session, claimer: &Claimer) {
     match &mut session.lease {
-        Some(lease) if lease.holder == op.node => lease.expiry = op.expiry.clone(),
+        Some(lease) if lease.holder == claimer.node => lease.expiry = claimer.expiry.clone(),
         lease => {
             session.epoch += 1;
             *lease = Some(Lease {
-                holder: op.node.clone(),
-                expiry: op.expiry.clone(),
+                holder: claimer.node.clone(),
+                expiry: claimer.expiry.clone(),
                 since: journal.now(),
             });
         }
@@ -78,10 +98,10 @@ fn next_inputs(tx: &mut dyn Tx, session: &Session) -> Result<Vec<Input>, Storage
     Ok(inputs)
 }
 
-fn fence(session: &Session, run: &Run, op: &Claim) -> Fence {
+fn fence(session: &Session, run: &Run, claimer: &Claimer) -> Fence {
     Fence {
         session: session.key(),
-        node: op.node.clone(),
+        node: claimer.node.clone(),
         epoch: session.epoch,
         generation: run.generation,
         run_id: run.id.clone(),
@@ -94,20 +114,16 @@ fn resume(
     journal: &mut Journal<'_>,
     mut session: Session,
     mut run: Run,
-    op: &Claim,
-) -> Result<Claimed, OpError> {
+    claimer: &Claimer,
+) -> Result<ClaimedTurn, OpError> {
     let waits = !tx.open_prompts(&run.id)?.is_empty();
     run.state = if waits { RunState::Waiting } else { RunState::Running };
-    run.node = op.node.clone();
+    run.node = claimer.node.clone();
     tx.put_run(&run)?;
-    let mut inputs = Vec::with_capacity(run.input_ids.len());
-    for id in &run.input_ids {
-        inputs.extend(tx.input(id)?);
-    }
     tx.put_session(&session)?;
     journal.emit_session(tx, &mut session)?;
     tx.put_session(&session)?;
-    Ok(Claimed::Turn { fence: fence(&session, &run, op), session, run, inputs })
+    Ok(ClaimedTurn { fence: fence(&session, &run, claimer), session, run })
 }
 
 /// Begins a turn: generation + 1, a run, and the inputs enter the transcript.
@@ -116,8 +132,8 @@ fn begin(
     journal: &mut Journal<'_>,
     mut session: Session,
     mut inputs: Vec<Input>,
-    op: &Claim,
-) -> Result<Claimed, OpError> {
+    claimer: &Claimer,
+) -> Result<ClaimedTurn, OpError> {
     session.generation += 1;
     session.interrupted = None;
     session.updated_at = journal.now();
@@ -147,8 +163,8 @@ fn begin(
         usage: None,
         error: None,
         stop: None,
-        node: op.node.clone(),
-        model: session.model.clone().unwrap_or_else(|| op.default_model.clone()),
+        node: claimer.node.clone(),
+        model: session.model.clone().unwrap_or_else(|| claimer.default_model.clone()),
         started_at: journal.now(),
         ended_at: None,
     };
@@ -183,7 +199,7 @@ fn begin(
     session.offset_ceiling =
         session.offset_ceiling.max(session.last_offset + limits::OFFSET_RESERVE);
     tx.put_session(&session)?;
-    Ok(Claimed::Turn { fence: fence(&session, &run, op), session, run, inputs })
+    Ok(ClaimedTurn { fence: fence(&session, &run, claimer), session, run })
 }
 
 /// An input becomes a row of the transcript: from now on the model sees it.

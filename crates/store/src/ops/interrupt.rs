@@ -4,14 +4,15 @@ use everturn_core::event::EventHead;
 use everturn_core::recovery::{self, Decision, Facts, continuation_note};
 use everturn_core::{
     CallState, Cause, Content, Delivery, Event, Evidence, Input, InputId, InputKind, InputStatus,
-    MessageKind, Mode, Outcome, RequestId, Role, Run, RunState, Session, SessionKey, TerminalState, digest,
+    MessageKind, Mode, Outcome, RequestId, Role, Run, RunState, Session, SessionKey, TerminalState,
+    digest,
 };
 
 use super::admit::{QUEUE_STEP, announce, decided_inputs};
 use super::journal::Journal;
 use super::write::{add_message, close_inputs, close_run, seal};
 use crate::error::{OpError, Refusal, StorageError};
-use crate::op::{Interrupt, Interrupted};
+use crate::op::{Interrupt, Interrupted, Signal};
 use crate::rows::Gap;
 use crate::tx::Tx;
 
@@ -253,6 +254,7 @@ pub(super) fn admit_continuation(
     tx.put_input(&input)?;
     session.queue_length += 1;
     announce(tx, journal, session, &input)?;
+    journal.signal(Signal::Queued(key));
     Ok(input)
 }
 
