@@ -84,10 +84,8 @@ function promptView({ prompt }, actions) {
       Number.isNaN(expires) ? null : h("span.aside", { "data-expires": expires }),
     ),
   );
-  if (call) {
-    if (prompt.question) node.append(h("p.aside", {}, visible(prompt.question)));
-    node.append(h("div.card-body", {}, argumentsView(call.arguments)));
-  }
+  // The whole call is shown, not the question's shortened words about it.
+  if (call) node.append(h("div.card-body", {}, argumentsView(call.arguments)));
   node.append(choiceButtons(prompt, answer) ?? answerForm(answer));
   return { node, update: () => {} };
 }

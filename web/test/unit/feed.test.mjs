@@ -140,6 +140,12 @@ test("a message of the person is never shown twice, whichever of receipt, feed a
   assert.equal(mine(followed, []), 1);
 });
 
+test("what the session was before it was read does not come back with the feed's past", () => {
+  const now = { ...story.at(20).session, viewers: 3 };
+  const state = fromSnapshot({ session: now, messages: [], hasMore: false, inputs: [], prompts: [], runs: [], replayFrom: 5 });
+  for (const event of story.events.slice(5, 20)) assert.equal(reduce(state, event).session, now, event.event);
+});
+
 test("a late receipt does not make a cancelled or running input wait again", () => {
   const cancelled = watched(story.latest);
   const late = { input_id: "inp_3", request_id: "req_3", status: "queued" };
