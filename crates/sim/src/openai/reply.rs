@@ -18,6 +18,21 @@ pub struct Gate(Arc<GateInner>);
 struct GateInner {
     open: watch::Sender<bool>,
     reached: watch::Sender<bool>,
+    abandoned: watch::Sender<bool>,
+}
+
+/// Tells that an answer before the gate was given up, because its reader went away.
+struct Waiting<'a> {
+    gate: &'a Gate,
+    through: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.through {
+            self.gate.0.abandoned.send_replace(true);
+        }
+    }
 }
 
 impl Default for Gate {
@@ -33,6 +48,7 @@ impl Gate {
         Self(Arc::new(GateInner {
             open: watch::Sender::new(false),
             reached: watch::Sender::new(false),
+            abandoned: watch::Sender::new(false),
         }))
     }
 
@@ -47,9 +63,16 @@ impl Gate {
         let _ = self.0.reached.subscribe().wait_for(|reached| *reached).await;
     }
 
+    /// Waits until an answer that stood before the gate was given up by its reader.
+    pub async fn abandoned(&self) {
+        let _ = self.0.abandoned.subscribe().wait_for(|abandoned| *abandoned).await;
+    }
+
     async fn pass(&self) {
+        let mut waiting = Waiting { gate: self, through: false };
         self.0.reached.send_replace(true);
         let _ = self.0.open.subscribe().wait_for(|open| *open).await;
+        waiting.through = true;
     }
 }
 
