@@ -1,3 +1,25 @@
 //! The crash harness and the history checker; end-to-end tests of the real binary.
+//!
+//! The pieces, in the order in which a test uses them:
+//!
+//! - [`process`]: a child process whose output can be waited for, and which never outlives the test.
+//! - [`server`]: the real binary as a server on a home of its own, killed and started again.
+//! - [`client`]: an HTTP client that goes on after a restart.
+//! - [`follow`]: a reader of a stream that keeps its cursor and attaches again after a cut.
+//! - [`openai`]: the model, where a test wants to see what the model is told.
+//! - [`load`]: many clients at once, each input sent twice.
+//! - [`history`] and [`check`]: what the store says afterwards, and whether the promises were kept.
+//! - [`disk`]: a file system that is full when the test says so.
+//! - [`tier`]: how much of it all, by default and in a long run.
 
+pub mod check;
+pub mod client;
+pub mod disk;
+pub mod follow;
+pub mod history;
+pub mod load;
 pub mod openai;
+pub mod process;
+pub mod server;
+pub mod tier;
+pub mod wait;
