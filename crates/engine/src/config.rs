@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use everturn_agent::provider::Provider;
 use everturn_agent::tool::Registry;
-use everturn_core::{Failure, NodeId, SessionKey, limits};
+use everturn_core::{Failure, InputId, NodeId, SessionKey, limits};
 
 /// Which sessions a node works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +57,9 @@ pub struct Config {
     pub tools: Registry,
     /// Tools that `--allow` opened, whatever the policy says of asking.
     pub allowed_tools: BTreeSet<String>,
+    /// Inputs that a node of scope [`Scope::Only`] was asked for before it was opened: should
+    /// opening find their turn interrupted, it may continue it. See also [`crate::Engine::adopt`].
+    pub adopted: Vec<InputId>,
     /// What happens when a tool needs approval.
     pub asking: Asking,
     /// System text that every session begins with.
@@ -97,6 +100,7 @@ impl Config {
             models,
             tools: Registry::default(),
             allowed_tools: BTreeSet::new(),
+            adopted: Vec::new(),
             asking: Asking::Prompt,
             system: String::new(),
             lease: Duration::from_secs(30),

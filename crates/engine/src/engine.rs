@@ -178,6 +178,9 @@ impl Engine {
             interrupted_start: false,
             ended_at: None,
         };
+        for input in &shared.config.adopted {
+            shared.controls.adopt(input);
+        }
         execute(&*shared.store, RegisterNode { node: node.clone() }).await?;
         recover::on_open(&shared, node).await?;
         shared.tasks.spawn(wake::run(Arc::clone(&shared)));
