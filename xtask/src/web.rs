@@ -88,6 +88,8 @@ pub(crate) fn test(long: bool) -> Result<Counts> {
     npm.arg("test");
     command::for_tests(&mut npm, long);
     npm.env("EVERTURN_CHROMIUM", chromium);
+    // One line for a test that passed, as in the Rust part.
+    npm.env("NODE_OPTIONS", "--test-reporter=spec");
     let (success, output) = command::teed(&mut npm)?;
     Ok(counts::of_node(&output).or_failed(success))
 }
