@@ -18,4 +18,4 @@ mod turn;
 mod wake;
 
 pub use config::{Asking, Config, Models, Scope};
-pub use engine::{Engine, EngineError, OpenError};
+pub use engine::{Engine, EngineError, NewSession, OpenError, Submission};
