@@ -166,6 +166,7 @@ impl From<Policy> for core::Policy {
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyPatch {
     /// Rules to set or remove.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<BTreeMap<String, Permission>>))]
     pub tools: Option<BTreeMap<String, Option<Permission>>>,
     /// How the queue is taken.
     pub queue: Option<Queue>,

@@ -499,6 +499,11 @@ impl Engine {
         recover::nobody_works(&self.shared, run).await
     }
 
+    /// Whether a node is provably gone (`Some(true)`), provably alive (`Some(false)`), or neither.
+    pub async fn node_gone(&self, node: &NodeId) -> Option<bool> {
+        self.shared.store.node_gone(node).await
+    }
+
     /// Turns that run in this process.
     #[must_use]
     pub fn turns(&self) -> usize {

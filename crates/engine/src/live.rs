@@ -330,6 +330,19 @@ impl Stream {
         Ok(Self { store, subscription, source, cursor, ready, caught_up: false, ended: false })
     }
 
+    /// The next item if it is at hand already: lets a reader take many at once without waiting.
+    pub fn ready(&mut self) -> Option<Item> {
+        let item = self.ready.pop_front()?;
+        if let Item::Frame(frame) = &item
+            && matches!(self.source, Source::Run { .. })
+            && is_terminal(&frame.head.name)
+        {
+            self.ended = true;
+            self.ready.clear();
+        }
+        Some(item)
+    }
+
     /// The next item. Waits while there is nothing new; can be dropped and called again without
     /// losing anything. After [`Item::End`] it ends again.
     ///
@@ -337,14 +350,7 @@ impl Stream {
     /// A storage failure; the stream can be asked again.
     pub async fn next(&mut self) -> Result<Item, StorageError> {
         loop {
-            if let Some(item) = self.ready.pop_front() {
-                if let Item::Frame(frame) = &item
-                    && matches!(self.source, Source::Run { .. })
-                    && is_terminal(&frame.head.name)
-                {
-                    self.ended = true;
-                    self.ready.clear();
-                }
+            if let Some(item) = self.ready() {
                 return Ok(item);
             }
             if self.ended {
