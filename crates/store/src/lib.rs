@@ -7,11 +7,13 @@
 //! own.
 
 pub mod clock;
+pub mod columns;
 pub mod error;
 pub mod op;
 pub mod ops;
 pub mod read;
 pub mod rows;
+pub mod search;
 pub mod store;
 pub mod tx;
 

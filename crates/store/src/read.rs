@@ -7,7 +7,7 @@ use everturn_core::{
 };
 
 use crate::error::StorageError;
-use crate::rows::{EventRow, Node, Token, Tombstone};
+use crate::rows::{EventRow, Gap, Node, Token, Tombstone};
 
 type Result<T> = std::result::Result<T, StorageError>;
 
@@ -149,6 +149,8 @@ pub trait Read: Send + Sync + 'static {
     async fn feed(&self, key: &SessionKey, after: u64, limit: u32) -> Result<Vec<StoredEvent>>;
     /// `(earliest, latest)` offset of a session's feed; `(1, 0)` when it is empty.
     async fn feed_bounds(&self, key: &SessionKey) -> Result<(u64, u64)>;
+    /// Ranges of a session's feed that were lost with unsynced events, oldest first.
+    async fn gaps(&self, key: &SessionKey) -> Result<Vec<Gap>>;
 
     /// The calls that a run owns.
     async fn run_calls(&self, run: &RunId) -> Result<Vec<ToolCall>>;

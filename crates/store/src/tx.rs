@@ -2,7 +2,7 @@
 
 use everturn_core::{
     CallId, Input, InputId, LeaseExpiry, Message, NodeId, Principal, Prompt, PromptId, RequestId,
-    Run, RunId, Session, SessionKey, ToolCall, TokenId,
+    Run, RunId, Session, SessionKey, TokenId, ToolCall,
 };
 
 use crate::error::StorageError;
