@@ -15,10 +15,17 @@ export function mergeFirstPage(known, page) {
   return [...page, ...known.filter((old) => !fresh.has(old.id) && old.updated_at < end)];
 }
 
+/** A session of a page, unless the feed has told of a later state while the page was on its way. */
+export function newestOf(known, session) {
+  const old = known.find((each) => each.id === session.id);
+  return old && old.offset > session.offset ? old : session;
+}
+
 export function createSessions({ elements, api, rename, remove, onUnauthorized }) {
   let sessions = [];
   let nextCursor = null;
   let hasFurtherPages = false;
+  let isRead = false;
   let current = null;
   let query = "";
   let searchTimer = null;
@@ -32,6 +39,7 @@ export function createSessions({ elements, api, rename, remove, onUnauthorized }
       sessions,
       current,
       hasMore: nextCursor !== null,
+      isRead,
       now: Date.now(),
       searching: query !== "",
     });
@@ -49,12 +57,14 @@ export function createSessions({ elements, api, rename, remove, onUnauthorized }
       return;
     }
     if (mine !== asked) return;
+    isRead = true;
+    const data = page.data.map((session) => newestOf(sessions, session));
     if (cursor) {
       const known = new Set(sessions.map((session) => session.id));
-      sessions = [...sessions, ...page.data.filter((session) => !known.has(session.id))];
+      sessions = [...sessions, ...data.filter((session) => !known.has(session.id))];
       hasFurtherPages = true;
     } else {
-      sessions = hasFurtherPages ? mergeFirstPage(sessions, page.data) : page.data;
+      sessions = hasFurtherPages ? mergeFirstPage(sessions, data) : data;
     }
     if (cursor || !hasFurtherPages) nextCursor = page.next_cursor ?? null;
     show();
@@ -86,7 +96,8 @@ export function createSessions({ elements, api, rename, remove, onUnauthorized }
       if (at >= 0) sessions = sessions.with(at, session);
     },
     titleOf(id) {
-      return titleOf(sessions.find((session) => session.id === id));
+      const session = sessions.find((each) => each.id === id);
+      return session ? titleOf(session) : "…";
     },
     async rename(session, title) {
       const fresh = await api.session(session.id);

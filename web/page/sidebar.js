@@ -22,7 +22,7 @@ export function createSidebar({ list, more, empty }, actions) {
   more.addEventListener("click", () => actions.more());
   return {
     /** `sessions` newest first; `current` is the id on the screen. */
-    update({ sessions, current, hasMore, now, searching }) {
+    update({ sessions, current, hasMore, isRead, now, searching }) {
       render(
         sessions.map((session) => ({
           key: session.id,
@@ -33,7 +33,7 @@ export function createSidebar({ list, more, empty }, actions) {
         })),
       );
       setAttribute(more, "hidden", !hasMore);
-      setAttribute(empty, "hidden", sessions.length > 0);
+      setAttribute(empty, "hidden", sessions.length > 0 || !isRead);
       setText(empty, searching ? "Nothing found." : "No conversations yet.");
     },
   };

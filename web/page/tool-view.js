@@ -104,8 +104,12 @@ function toolView(call) {
   node.firstChild.addEventListener("click", () => (byHand = true));
   let shownState = null;
   let shownArguments = null;
+  let shown = {};
 
   function update(next) {
+    // Outputs are long and most cards do not change while another text streams.
+    if (Object.keys(next).every((field) => next[field] === shown[field])) return;
+    shown = next;
     const name = next.asked ? "asked" : (STATES[next.state] ? next.state : "unknown");
     if (shownState !== name) {
       shownState = name;

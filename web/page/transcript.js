@@ -36,7 +36,13 @@ function pictures(count) {
 function userView(item) {
   const text = h("div.bubble", { title: fullTime(item.at) });
   const node = h("article.row.user", { "aria-label": "You" }, text);
-  const update = (next) => text.replaceChildren(...[next.text, pictures(next.images)].filter(Boolean));
+  // Set anew only when it differs: a selection in it would be lost.
+  let shown = null;
+  function update(next) {
+    if (shown === next.text) return;
+    shown = next.text;
+    text.replaceChildren(...[next.text, pictures(next.images)].filter(Boolean));
+  }
   update(item);
   return { node, update };
 }
@@ -45,11 +51,13 @@ function reasoningView() {
   const words = h("div.reasoning-text");
   const label = h("span", {}, "Reasoning");
   const node = h("details.reasoning", { hidden: true }, h("summary", {}, icon("chevron"), label), words);
+  let shown = "";
   return {
     node,
     update(text, isGoingOn) {
       setAttribute(node, "hidden", text === "");
-      setText(words, text);
+      if (shown !== text) words.textContent = text;
+      shown = text;
       setText(label, isGoingOn ? "Reasoning…" : "Reasoning");
     },
   };
@@ -210,7 +218,8 @@ function endView(item) {
           { role: "group", "aria-label": "The turn failed" },
           h("div.event-head", {}, icon("cross"), h("strong", {}, "This turn failed"), h("code", {}, next.error.code ?? "error")),
           h("p", {}, next.error.message ?? ""),
-          next.error.hint ? h("p.hint", {}, next.error.hint) : null,
+          // Advice names commands and settings as code.
+          next.error.hint ? h("div.advice", {}, createMarkdown(next.error.hint).node) : null,
         ),
       );
     } else if (next.variant === "cancelled") {

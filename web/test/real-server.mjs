@@ -88,8 +88,11 @@ export class RealServer {
     child.stderr.on("data", (chunk) => (talk = (talk + chunk).slice(-20_000)));
     let out = "";
     const address = await new Promise((resolve, reject) => {
-      const give = (error) => reject(new Error(`${error}; it said: ${out}${talk}`));
       const timer = setTimeout(() => give("the server does not say where it listens"), START_MS);
+      const give = (error) => {
+        clearTimeout(timer);
+        reject(new Error(`${error}; it said: ${out}${talk}`));
+      };
       child.on("error", (error) => give(error.message));
       this.ended.then((code) => give(`the server ended with ${code}`));
       child.stdout.on("data", (chunk) => {

@@ -4,7 +4,7 @@ import { strict as assert } from "node:assert";
 import { test } from "node:test";
 import { ApiError, retryAfterMs } from "../../page/api.js";
 import { evidenceText } from "../../page/items.js";
-import { mergeFirstPage } from "../../page/sessions.js";
+import { mergeFirstPage, newestOf } from "../../page/sessions.js";
 import { argumentLine, parseArguments } from "../../page/tool-view.js";
 import { ago, freshId, outputText, plainText, shortCount, shortSpan, titleFrom, visible } from "../../page/util.js";
 
@@ -73,6 +73,13 @@ test("a first page read again replaces the top of the list and keeps the rest", 
   assert.equal(ids(mergeFirstPage(known, [s("a", "9"), s("c", "7"), s("d", "6")])), "acde", "one was deleted");
   assert.equal(ids(mergeFirstPage(known, [s("e", "99"), s("a", "9"), s("b", "8")])), "eabcd", "an old one woke up");
   assert.equal(ids(mergeFirstPage(known, [])), "");
+});
+
+test("a list that was read before the feed told more does not set a session back", () => {
+  const known = [{ id: "a", offset: 9, state: "idle" }];
+  assert.equal(newestOf(known, { id: "a", offset: 7, state: "running" }).state, "idle");
+  assert.equal(newestOf(known, { id: "a", offset: 11, state: "running" }).state, "running");
+  assert.equal(newestOf(known, { id: "b", offset: 1, state: "running" }).state, "running");
 });
 
 test("Retry-After in seconds or as a date", () => {
