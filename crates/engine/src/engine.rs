@@ -536,5 +536,7 @@ impl Engine {
         if ended.is_err() {
             tracing::warn!("some tasks of the engine did not end in time");
         }
+        // The store's sink holds what the engine shares, which holds the store.
+        self.shared.store.set_sink(Arc::new(|_| {}));
     }
 }

@@ -8,7 +8,7 @@
 mod calls;
 mod config;
 mod control;
-mod engine;
+pub mod engine;
 mod journal;
 mod lease;
 pub mod live;

@@ -1,0 +1,9 @@
+//! The engine on the real store, with a model and tools that the tests drive by hand.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod approvals;
+mod bench;
+mod controls;
+mod nodes;
+mod reading;
+mod turns;
