@@ -1,0 +1,1 @@
+//! Layering, lines, and the table against its page.
