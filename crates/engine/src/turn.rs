@@ -167,14 +167,11 @@ impl Turn<'_> {
             calls::adopt(shared, journal, control, self.run).await?;
         }
         for _ in 0..shared.config.steps_max {
-            // A step boundary: what is intended and not begun can be done by whoever goes on.
-            if shared.is_draining() {
-                return Err(Halt::Draining);
-            }
+            // Two step boundaries: what is intended and not begun, and what is to be asked next,
+            // can both be done by whoever goes on.
+            self.boundary()?;
             calls::run_open(shared, journal, control, &key, self.run).await?;
-            if control.stop.is_cancelled() {
-                return Err(Halt::Stopped);
-            }
+            self.boundary()?;
             let request = match self.request(&*provider, &key).await? {
                 Ok(request) => request,
                 Err(failure) => return Ok(self.failed(failure)),
@@ -203,6 +200,17 @@ impl Turn<'_> {
             permanent: false,
             hint: Some("ask the model to go on, or raise the limit on steps".to_owned()),
         }))
+    }
+
+    /// Between two steps: here a stop is obeyed and a leaving node lets go.
+    fn boundary(&self) -> Result<(), Halt> {
+        if self.control.stop.is_cancelled() {
+            return Err(Halt::Stopped);
+        }
+        if self.shared.is_draining() {
+            return Err(Halt::Draining);
+        }
+        Ok(())
     }
 
     /// The model's view of the session, as of now.
