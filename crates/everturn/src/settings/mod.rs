@@ -219,7 +219,7 @@ fn one<T: Kind>(
 /// What the command line itself said.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Flags {
-    said: Vec<(&'static str, String)>,
+    pub(crate) said: Vec<(&'static str, String)>,
     /// `--config`.
     pub(crate) config: Option<PathBuf>,
 }
