@@ -33,6 +33,12 @@ pub(crate) async fn run_open(
 ) -> Result<(), Halt> {
     let calls = retry_read(shared, control, || shared.store.run_calls(&run.id)).await?;
     for call in calls {
+        if control.stop.is_cancelled() {
+            return Err(Halt::Stopped);
+        }
+        if shared.is_draining() {
+            return Err(Halt::Draining);
+        }
         match call.state {
             CallState::Intended => one(shared, journal, control, key, run, &call).await?,
             // Handed over in the middle of a call: that does not happen, and if it did, nobody

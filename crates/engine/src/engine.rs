@@ -185,6 +185,9 @@ impl Engine {
         recover::on_open(&shared, node).await?;
         shared.tasks.spawn(wake::run(Arc::clone(&shared)));
         shared.tasks.spawn(wake::tick(Arc::clone(&shared)));
+        if shared.config.scope == Scope::All {
+            shared.tasks.spawn(wake::tidy(Arc::clone(&shared)));
+        }
         shared.tasks.spawn(wake::presence(Arc::clone(&shared), presence_changes));
         Ok(Self { shared })
     }

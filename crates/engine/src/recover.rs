@@ -7,8 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use everturn_core::{Evidence, NodeId, Run, RunState, Session, SessionKey, recovery};
-use everturn_store::op::{Interrupt, RegisterNode};
+use everturn_core::{
+    Evidence, NodeId, Run, RunState, Session, SessionKey, Timestamp, limits, recovery,
+};
+use everturn_store::op::{EndNode, Interrupt, Prune, RegisterNode};
 use everturn_store::read::Work;
 use everturn_store::rows::Node;
 use everturn_store::{OpError, StorageError, Store, execute};
@@ -84,6 +86,24 @@ pub(crate) async fn on_open(shared: &Arc<Shared>, mut node: Node) -> Result<(), 
         .collect()
         .await;
     results.into_iter().collect()
+}
+
+/// Nodes looked at in one go.
+const NODES_MAX: u32 = 1_000;
+
+/// Notes which nodes are gone, so that their viewers no longer count, and forgets what is kept for
+/// a limited time only. Harmless to repeat, by any node.
+pub(crate) async fn tidy_up(shared: &Shared) -> Result<(), OpError> {
+    for node in shared.store.nodes(NODES_MAX).await? {
+        let other = node.id != shared.config.node;
+        if other && shared.store.node_gone(&node.id).await == Some(true) {
+            execute(&*shared.store, EndNode { node: node.id }).await?;
+        }
+    }
+    let days_ms = i64::try_from(limits::RECEIPT_DAYS * 86_400_000).unwrap_or(i64::MAX);
+    let before = Timestamp(shared.store.clock().now().0.saturating_sub(days_ms));
+    execute(&*shared.store, Prune { before }).await?;
+    Ok(())
 }
 
 /// Opens the loop breaker when the home starts again and again into interrupted turns.

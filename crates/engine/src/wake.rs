@@ -241,6 +241,22 @@ async fn look(shared: &Arc<Shared>) -> Result<(), everturn_store::StorageError> 
     Ok(())
 }
 
+/// How often what is kept for a limited time only is looked through.
+const TIDY: Duration = Duration::from_secs(3_600);
+
+/// Tidies up at the start and from time to time.
+pub(crate) async fn tidy(shared: Arc<Shared>) {
+    loop {
+        if let Err(error) = recover::tidy_up(&shared).await {
+            tracing::warn!(%error, "cannot tidy up; trying again later");
+        }
+        tokio::select! {
+            () = shared.closed.cancelled() => return,
+            () = tokio::time::sleep(TIDY) => {}
+        }
+    }
+}
+
 /// Writes down when the first viewer of a session comes, and when the last one goes.
 pub(crate) async fn presence(
     shared: Arc<Shared>,

@@ -18,7 +18,7 @@ pub struct Node {
     pub started_at: Timestamp,
     /// Whether it found turns of a predecessor interrupted (the loop breaker counts these).
     pub interrupted_start: bool,
-    /// When it left by its own will.
+    /// When it left by its own will, or was found to be gone.
     pub ended_at: Option<Timestamp>,
 }
 
