@@ -140,7 +140,11 @@ impl ModelError {
                 format!("name the model with --model {provider}/NAME or EVERTURN_MODEL")
             }
             Self::Script(error) => error.hint().to_owned(),
-            Self::Client { .. } => "docs/models.md describes the settings".to_owned(),
+            Self::Client { .. } => {
+                "providers behind https need the certificates of this machine's \
+                                    system (mostly a package `ca-certificates`), or SSL_CERT_FILE"
+                    .to_owned()
+            }
         }
     }
 }

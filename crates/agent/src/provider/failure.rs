@@ -149,7 +149,7 @@ fn words_of_json(json: &Value) -> Option<String> {
 }
 
 /// The innermost cause of an error: the outer ones repeat the address.
-fn root(error: &dyn std::error::Error) -> String {
+pub(super) fn root(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;

@@ -23,7 +23,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::Dispatch;
 
-use super::failure::{Secret, Teller};
+use super::failure::{Secret, Teller, root};
 use super::frames::{Dialect, Frames};
 use super::{
     Cut, ModelEvent, ModelReply, ModelRequest, ModelStream, Provider, ProviderError,
@@ -76,7 +76,7 @@ pub(crate) struct HostedSetup {
 pub(crate) struct Hosted {
     setup: HostedSetup,
     dialect: Dialect,
-    origin: String,
+    origin: Origin,
     client: Client,
 }
 
@@ -103,25 +103,43 @@ fn dialect(kind: AdapterKind) -> Dialect {
     }
 }
 
-/// Scheme, host and port of an address: what may be shown of it.
-fn origin(address: &str) -> Option<(String, bool)> {
-    let url = reqwest::Url::parse(address).ok()?;
-    let host = url.host_str()?;
-    let local = host == "localhost"
-        || host
-            .trim_matches(['[', ']'])
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|ip| ip.is_loopback());
-    let port = url.port().map_or(String::new(), |port| format!(":{port}"));
-    Some((format!("{}://{host}{port}", url.scheme()), local))
+/// What may be shown of a provider's address, and what follows from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Origin {
+    /// Scheme, host and port.
+    shown: String,
+    /// Whether it is on this machine.
+    local: bool,
+    /// Whether TLS is spoken.
+    secure: bool,
+}
+
+impl Origin {
+    fn of(address: &str) -> Option<Self> {
+        let url = reqwest::Url::parse(address).ok()?;
+        let host = url.host_str()?;
+        let local = host == "localhost"
+            || host
+                .trim_matches(['[', ']'])
+                .parse::<std::net::IpAddr>()
+                .is_ok_and(|ip| ip.is_loopback());
+        let port = url.port().map_or(String::new(), |port| format!(":{port}"));
+        let shown = format!("{}://{host}{port}", url.scheme());
+        Some(Self { shown, local, secure: url.scheme() == "https" })
+    }
+
+    /// Of a provider's own address, which only the library knows.
+    fn own(kind: AdapterKind) -> Self {
+        Self { shown: kind.as_lower_str().to_owned(), local: false, secure: true }
+    }
 }
 
 /// The HTTP client of one provider.
 fn http_client(
+    origin: &Origin,
     connect: Duration,
     whole: Option<Duration>,
-    local: bool,
-) -> Result<reqwest::Client, reqwest::Error> {
+) -> Result<reqwest::Client, String> {
     static TLS: Once = Once::new();
     // An error means that the program has installed a provider of its own: all the better.
     TLS.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
@@ -135,11 +153,16 @@ fn http_client(
     if let Some(whole) = whole {
         builder = builder.timeout(whole);
     }
-    if local {
+    if origin.local {
         // A proxy knows nothing of this machine's own servers.
         builder = builder.no_proxy();
     }
-    builder.build()
+    if !origin.secure {
+        // Certificates are read when the client is made, and a machine without any would not even
+        // reach the Ollama beside it.
+        builder = builder.tls_certs_only([]);
+    }
+    builder.build().map_err(|error| root(&error))
 }
 
 fn config(setup: &HostedSetup) -> ProviderConfig {
@@ -156,12 +179,11 @@ impl Hosted {
     /// # Errors
     /// An address that is none, or a TLS set-up that does not work: in words, without secrets.
     pub(crate) fn new(setup: HostedSetup) -> Result<Self, String> {
-        let (origin, local) = match &setup.base {
-            Some(base) => origin(base).ok_or("the base address is no http(s) address")?,
-            None => (setup.kind.as_lower_str().to_owned(), false),
+        let origin = match &setup.base {
+            Some(base) => Origin::of(base).ok_or("the base address is no http(s) address")?,
+            None => Origin::own(setup.kind),
         };
-        let http = http_client(setup.timeouts.connect, None, local)
-            .map_err(|error| error.without_url().to_string())?;
+        let http = http_client(&origin, setup.timeouts.connect, None)?;
         let client = Client::builder()
             .with_reqwest(http)
             .append_provider_config(setup.kind, config(&setup))
@@ -208,7 +230,7 @@ impl Provider for Hosted {
     async fn request(&self, request: ModelRequest) -> Result<ModelStream, ProviderError> {
         let chat = request::translate(self.dialect, request)?;
         let teller =
-            Teller { origin: self.origin.clone(), key: self.setup.key.clone(), begun: false };
+            Teller { origin: self.origin.shown.clone(), key: self.setup.key.clone(), begun: false };
         let frames = Arc::new(Frames::new(self.dialect));
         let options = self.options(Arc::clone(&frames));
         let model = ModelIden::new(self.setup.kind, self.setup.name.as_str());
@@ -419,15 +441,12 @@ pub(crate) async fn list_models(
     setup: &HostedSetup,
     patience: Duration,
 ) -> Result<Vec<String>, ProviderError> {
-    let (origin, local) = setup
-        .base
-        .as_deref()
-        .and_then(origin)
-        .unwrap_or_else(|| (setup.kind.as_lower_str().to_owned(), false));
-    let teller = Teller { origin, key: setup.key.clone(), begun: false };
+    let origin =
+        setup.base.as_deref().and_then(Origin::of).unwrap_or_else(|| Origin::own(setup.kind));
+    let teller = Teller { origin: origin.shown.clone(), key: setup.key.clone(), begun: false };
     let failed = |cause: String| teller.tell(ProviderErrorKind::Misconfigured, &cause);
-    let http = http_client(setup.timeouts.connect.min(patience), Some(patience), local)
-        .map_err(|error| failed(error.without_url().to_string()))?;
+    let http = http_client(&origin, setup.timeouts.connect.min(patience), Some(patience))
+        .map_err(failed)?;
     let client =
         Client::builder().with_reqwest(http).build().map_err(|error| failed(error.to_string()))?;
     let names = Quiet(Box::pin(client.all_model_names(setup.kind, config(setup))));
@@ -463,14 +482,15 @@ mod tests {
 
     #[test]
     fn only_the_origin_of_an_address_is_shown() {
-        for (address, shown, local) in [
-            ("https://user:pass@api.example.com/v1/?key=1", "https://api.example.com", false),
-            ("http://127.0.0.1:8080/v1/", "http://127.0.0.1:8080", true),
-            ("http://[::1]:8080/", "http://[::1]:8080", true),
-            ("http://localhost/", "http://localhost", true),
+        for (address, shown, local, secure) in [
+            ("https://user:pass@api.example.com/v1/?key=1", "https://api.example.com", false, true),
+            ("http://127.0.0.1:8080/v1/", "http://127.0.0.1:8080", true, false),
+            ("http://[::1]:8080/", "http://[::1]:8080", true, false),
+            ("http://localhost/", "http://localhost", true, false),
         ] {
-            assert_eq!(origin(address), Some((shown.to_owned(), local)));
+            let shown = shown.to_owned();
+            assert_eq!(Origin::of(address), Some(Origin { shown, local, secure }));
         }
-        assert_eq!(origin("not an address"), None);
+        assert_eq!(Origin::of("not an address"), None);
     }
 }

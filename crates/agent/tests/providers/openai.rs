@@ -475,3 +475,15 @@ async fn the_log_holds_no_key() {
     assert!(log.contains("the log works"));
     assert!(!log.contains(KEY), "{log}");
 }
+
+/// A machine without any certificate, as slim containers are, still reaches servers that need none.
+#[test]
+fn plain_http_needs_no_certificates() {
+    let again = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["openai::an_answer_streams", "--exact"])
+        .envs([("SSL_CERT_FILE", "/nonexistent"), ("SSL_CERT_DIR", "/nonexistent")])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&again.stdout);
+    assert!(again.status.success() && told.contains("1 passed"), "{told}");
+}
