@@ -703,6 +703,11 @@ impl Tx for RowTx<'_> {
         Ok(())
     }
 
+    fn clear_presence(&mut self, node: &NodeId) -> Result<()> {
+        self.change("DELETE FROM presence WHERE node = ?1", [node.as_str()])?;
+        Ok(())
+    }
+
     fn presence(&mut self, key: &SessionKey) -> Result<Vec<NodeId>> {
         match self.known_number(key)? {
             Some(no) => rows::presence_of(self.conn, no),

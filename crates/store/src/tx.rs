@@ -89,6 +89,8 @@ pub trait Tx {
 
     /// Notes whether a node has viewers of a session.
     fn put_presence(&mut self, key: &SessionKey, node: &NodeId, present: bool) -> Result<()>;
+    /// Forgets all viewers of a node.
+    fn clear_presence(&mut self, node: &NodeId) -> Result<()>;
     /// Nodes that have viewers of a session.
     fn presence(&mut self, key: &SessionKey) -> Result<Vec<NodeId>>;
 

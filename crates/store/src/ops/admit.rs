@@ -2,12 +2,12 @@
 
 use everturn_core::admission::{self, Decision, Facts};
 use everturn_core::{
-    Event, Input, InputId, InputKind, InputStatus, Outcome, Policy, Session, Stop, limits,
+    Event, Input, InputId, InputKind, InputStatus, Outcome, Policy, RunId, Session, Stop, limits,
 };
 
 use super::claim::claim_admitted;
 use super::journal::Journal;
-use super::{running, sessions};
+use super::{running, session_now, sessions};
 use crate::error::{OpError, Refusal, StorageError};
 use crate::op::{Admit, Admitted, Signal};
 use crate::tx::Tx;
@@ -21,7 +21,7 @@ pub(super) fn admit(
     op: Admit,
 ) -> Result<Admitted, OpError> {
     let known = tx.input_by_identity(&op.key, &op.request_id)?;
-    let session = tx.session(&op.key)?;
+    let session = session_now(tx, journal.ctx, &op.key)?;
     let deleted = session.is_none() && tx.tombstone(&op.key)?.is_some();
     let run = match &session {
         Some(session) => running(tx, session)?,
@@ -184,19 +184,25 @@ pub(super) fn settle_input(
     Ok(())
 }
 
-/// The unfinished inputs whose outcome a continuation decides, nearest first. The last one is what
-/// the person asked.
+/// The unfinished inputs whose outcome a continuation decides: all inputs of the run that it goes on
+/// from, and, where that was a continuation itself, of the run before. Nearest first.
 pub(super) fn decided_inputs(tx: &mut dyn Tx, input: &Input) -> Result<Vec<Input>, StorageError> {
-    let mut chain = Vec::new();
-    let mut next = input.decides.clone();
-    while let Some(id) = next {
-        let Some(decided) = tx.input(&id)? else { break };
-        next = decided.decides.clone();
-        if decided.status != InputStatus::Terminal {
-            chain.push(decided);
+    fn before(input: &Input) -> Option<RunId> {
+        input.decides.as_ref().and(input.continues.clone())
+    }
+    let mut decided = Vec::new();
+    let mut next = before(input);
+    while let Some(id) = next.take() {
+        let Some(run) = tx.run(&id)? else { break };
+        for id in &run.input_ids {
+            let Some(input) = tx.input(id)? else { continue };
+            next = next.or_else(|| before(&input));
+            if input.status != InputStatus::Terminal {
+                decided.push(input);
+            }
         }
     }
-    Ok(chain)
+    Ok(decided)
 }
 
 /// Tells the feed that an input was accepted.

@@ -18,7 +18,7 @@ pub(super) fn claim(
     journal: &mut Journal<'_>,
     op: Claim,
 ) -> Result<Claimed, OpError> {
-    let mut session = existing(tx, &op.key)?;
+    let mut session = existing(tx, journal.ctx, &op.key)?;
     if let Some(lease) = &session.lease
         && lease.holder != op.claimer.node
         && op.gone.as_ref() != Some(&lease.holder)

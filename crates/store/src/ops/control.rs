@@ -21,7 +21,7 @@ pub(super) fn cancel(
     else {
         return Err(Refusal::InputNotFound.into());
     };
-    let mut session = existing(tx, &input.session_key())?;
+    let mut session = existing(tx, journal.ctx, &input.session_key())?;
     if input.status != InputStatus::Queued || input.kind == InputKind::Completion {
         return Err(Refusal::InputNotQueued.into());
     }
@@ -38,7 +38,7 @@ pub(super) fn cancel(
 
 /// Records a person's stop on the running turn; its owner, or whoever recovers it, obeys.
 pub(super) fn stop(tx: &mut dyn Tx, journal: &mut Journal<'_>, op: &Stop) -> Result<Run, OpError> {
-    let mut session = existing(tx, &op.key)?;
+    let mut session = existing(tx, journal.ctx, &op.key)?;
     let Some(mut run) = running(tx, &session)? else {
         return Err(Refusal::NotRunning.into());
     };
@@ -78,7 +78,7 @@ pub(super) fn decide(
     journal: &mut Journal<'_>,
     op: &Decide,
 ) -> Result<Decided, OpError> {
-    let mut session = existing(tx, &op.key)?;
+    let mut session = existing(tx, journal.ctx, &op.key)?;
     let run = match &session.interrupted {
         Some(id) => tx.run(id)?,
         None => None,

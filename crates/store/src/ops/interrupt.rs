@@ -8,12 +8,12 @@ use everturn_core::{
     digest,
 };
 
-use super::admit::{QUEUE_STEP, announce, decided_inputs};
+use super::admit::{QUEUE_STEP, announce};
 use super::journal::Journal;
+use super::session_now;
 use super::write::{add_message, close_inputs, close_run, seal};
 use crate::error::{OpError, Refusal, StorageError};
 use crate::op::{Interrupt, Interrupted, Signal};
-use crate::rows::Gap;
 use crate::tx::Tx;
 
 /// Bytes of text that are rebuilt from a run's unfinished step; more is cut, with a note.
@@ -32,7 +32,7 @@ pub(super) fn interrupt(
         return Ok(Interrupted { decision: None });
     };
     let mut evidence = op.evidence;
-    evidence.last_seq = run.last_seq;
+    evidence.last_seq = recorded_seq(tx, &run)?;
     evidence.last_event.clone_from(&run.last_event);
     evidence.last_event_at = run.last_event_at;
     let cause = if op.by_holder { Cause::LeaseLost } else { recovery::cause(&evidence) };
@@ -52,9 +52,6 @@ pub(super) fn interrupt(
 
     // Text first: what the unfinished step streamed stands directly above the marker.
     recover_text(tx, journal, &mut session, &mut run)?;
-    if evidence.rebooted {
-        skip_reserved(tx, &mut session, &mut run)?;
-    }
     seal(tx, journal, &mut session, &mut run)?;
 
     if decision == Decision::Cancel {
@@ -104,7 +101,7 @@ fn unresolved(
     journal: &Journal<'_>,
     op: &Interrupt,
 ) -> Result<Option<(Session, Run)>, OpError> {
-    let Some(session) = tx.session(&op.key)? else { return Ok(None) };
+    let Some(session) = session_now(tx, journal.ctx, &op.key)? else { return Ok(None) };
     if session.running.as_ref() != Some(&op.run_id) || session.epoch != op.epoch {
         return Ok(None);
     }
@@ -121,6 +118,21 @@ fn unresolved(
         }
     }
     Ok(Some((session, run)))
+}
+
+/// Seq of the last event that is there: after a power loss the run's count is above it.
+fn recorded_seq(tx: &mut dyn Tx, run: &Run) -> Result<u64, StorageError> {
+    if !tx.run_events(run, run.last_seq.saturating_sub(1), 1)?.is_empty() {
+        return Ok(run.last_seq);
+    }
+    let mut seq = run.step_seq;
+    loop {
+        let page = tx.run_events(run, seq, PAGE)?;
+        let Some(last) = page.last().and_then(|row| row.head.run.as_ref()) else {
+            return Ok(seq);
+        };
+        seq = last.1;
+    }
 }
 
 /// Rebuilds the text of the step that was under way from its deltas.
@@ -182,29 +194,6 @@ fn delta_text(head: &EventHead, body: &str) -> String {
             String::new()
         }
     }
-}
-
-/// After a power loss the unsynced tail may be gone although somebody saw it: its numbers are never
-/// given to anything else (promise P7).
-fn skip_reserved(
-    tx: &mut dyn Tx,
-    session: &mut Session,
-    run: &mut Run,
-) -> Result<(), StorageError> {
-    let lost = session.offset_ceiling.saturating_sub(session.last_offset);
-    if lost == 0 {
-        return Ok(());
-    }
-    let gap = Gap {
-        from_offset: session.last_offset + 1,
-        to_offset: session.last_offset + lost,
-        from_seq: run.last_seq + 1,
-        to_seq: run.last_seq + lost,
-    };
-    tx.put_gap(&session.key(), &run.id, &gap)?;
-    session.last_offset += lost;
-    run.last_seq += lost;
-    Ok(())
 }
 
 /// Puts a continuation ahead of everything that waits.
@@ -280,25 +269,29 @@ fn continuation_identity(
     Err(Refusal::Superseded.into())
 }
 
-/// What the person asked, never an earlier note.
+/// What people asked, never an earlier note: a continuation leads back to the run before it.
 fn original_text(tx: &mut dyn Tx, run: &Run) -> Result<String, StorageError> {
-    let mut texts = Vec::new();
-    for id in &run.input_ids {
-        let Some(input) = tx.input(id)? else { continue };
-        if input.kind != InputKind::Continuation {
-            texts.push(input.content.plain());
-            continue;
+    let mut run = run.clone();
+    loop {
+        let mut texts = Vec::new();
+        let mut before = None;
+        for id in &run.input_ids {
+            let Some(input) = tx.input(id)? else { continue };
+            if input.kind == InputKind::Continuation {
+                before = input.continues;
+            } else {
+                texts.push(input.content.plain());
+            }
         }
-        if let Some(first) = decided_inputs(tx, &input)?.pop() {
-            texts.push(first.content.plain());
-        } else if let Some(before) = &input.continues
-            && let Some(before) = tx.run(before)?
-        {
-            // A person's own *continue*: go back through the run that it continues.
-            texts.push(original_text(tx, &before)?);
+        let earlier = match before.filter(|_| texts.is_empty()) {
+            Some(id) => tx.run(&id)?,
+            None => None,
+        };
+        match earlier {
+            Some(earlier) => run = earlier,
+            None => return Ok(texts.join("\n\n")),
         }
     }
-    Ok(texts.join("\n\n"))
 }
 
 /// Evidence for an interruption that a person decides about later is on its run.

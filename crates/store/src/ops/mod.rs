@@ -14,12 +14,13 @@ mod prompt;
 mod sessions;
 mod write;
 
-use everturn_core::{LeaseExpiry, Run, Session, SessionKey, Timestamp};
+use everturn_core::{Lease, LeaseExpiry, Run, Session, SessionKey, Timestamp};
 use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::error::{OpError, Refusal, StorageError};
 use crate::op::{Committed, Op, Reply};
+use crate::rows::Gap;
 use crate::tx::Tx;
 
 use journal::Journal;
@@ -96,8 +97,8 @@ pub fn apply(tx: &mut dyn Tx, ctx: &Ctx<'_>, op: Op) -> Result<Applied, OpError>
 }
 
 /// The session of a key, or the reason why there is none.
-fn existing(tx: &mut dyn Tx, key: &SessionKey) -> Result<Session, OpError> {
-    if let Some(session) = tx.session(key)? {
+fn existing(tx: &mut dyn Tx, ctx: &Ctx<'_>, key: &SessionKey) -> Result<Session, OpError> {
+    if let Some(session) = session_now(tx, ctx, key)? {
         return Ok(session);
     }
     let refusal = if tx.tombstone(key)?.is_some() {
@@ -106,6 +107,53 @@ fn existing(tx: &mut dyn Tx, key: &SessionKey) -> Result<Session, OpError> {
         Refusal::SessionNotFound
     };
     Err(refusal.into())
+}
+
+/// The session of a key, with its numbers above whatever anybody may have seen of it: if the machine
+/// was started anew under a running turn, the events after its last synced commit may be gone, and
+/// their numbers are given to nothing else (promise P7).
+fn session_now(
+    tx: &mut dyn Tx,
+    ctx: &Ctx<'_>,
+    key: &SessionKey,
+) -> Result<Option<Session>, StorageError> {
+    let Some(mut session) = tx.session(key)? else { return Ok(None) };
+    let rebooted = |lease: &Lease| lease.expiry.boot_id != ctx.boot.boot_id;
+    if session.running.is_none() || !session.lease.as_ref().is_some_and(rebooted) {
+        return Ok(Some(session));
+    }
+    if let Some(mut run) = running(tx, &session)? {
+        skip_reserved(tx, &mut session, &mut run)?;
+        tx.put_run(&run)?;
+    }
+    if let Some(lease) = &mut session.lease {
+        // Done once: the lease has run out all the same, and in this boot.
+        lease.expiry = LeaseExpiry { boot_id: ctx.boot.boot_id.clone(), boot_ms: 0 };
+    }
+    tx.put_session(&session)?;
+    Ok(Some(session))
+}
+
+/// Passes over all numbers that a session has reserved, and records the gap.
+fn skip_reserved(
+    tx: &mut dyn Tx,
+    session: &mut Session,
+    run: &mut Run,
+) -> Result<(), StorageError> {
+    let lost = session.offset_ceiling.saturating_sub(session.last_offset);
+    if lost == 0 {
+        return Ok(());
+    }
+    let gap = Gap {
+        from_offset: session.last_offset + 1,
+        to_offset: session.last_offset + lost,
+        from_seq: run.last_seq + 1,
+        to_seq: run.last_seq + lost,
+    };
+    tx.put_gap(&session.key(), &run.id, &gap)?;
+    session.last_offset += lost;
+    run.last_seq += lost;
+    Ok(())
 }
 
 /// The unfinished run of a session.

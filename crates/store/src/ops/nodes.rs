@@ -16,7 +16,8 @@ pub(super) fn end(tx: &mut dyn Tx, ctx: &Ctx<'_>, op: &EndNode) -> Result<(), St
         node.ended_at = Some(ctx.now);
         tx.put_node(&node)?;
     }
-    Ok(())
+    // Nobody is there any more to say that its viewers went.
+    tx.clear_presence(&op.node)
 }
 
 pub(super) fn revoke_token(

@@ -22,7 +22,7 @@ pub(super) fn answer(
         principal: prompt.principal.clone(),
         id: prompt.session_id.clone(),
     };
-    let mut session = existing(tx, &key)?;
+    let mut session = existing(tx, journal.ctx, &key)?;
     if prompt.generation != op.generation {
         return Err(Refusal::StaleGeneration { current: prompt.generation }.into());
     }

@@ -75,7 +75,7 @@ pub(super) fn patch(
     journal: &mut Journal<'_>,
     op: PatchSession,
 ) -> Result<Session, OpError> {
-    let mut session = existing(tx, &op.key)?;
+    let mut session = existing(tx, journal.ctx, &op.key)?;
     if op.expected_revision.is_some_and(|expected| expected != session.revision) {
         return Err(Refusal::RevisionConflict { current: session.revision }.into());
     }
@@ -124,7 +124,7 @@ pub(super) fn end(
     journal: &mut Journal<'_>,
     op: EndSession,
 ) -> Result<Session, OpError> {
-    let mut session = existing(tx, &op.key)?;
+    let mut session = existing(tx, journal.ctx, &op.key)?;
     if session.ended_at.is_none() {
         session.ended_at = Some(journal.now());
         session.end_reason = Some(op.reason);
@@ -145,7 +145,7 @@ pub(super) fn delete(
     if tx.session(&op.key)?.is_none() && tx.tombstone(&op.key)?.is_some() {
         return Ok(());
     }
-    let mut session = existing(tx, &op.key)?;
+    let mut session = existing(tx, journal.ctx, &op.key)?;
     if op.expected_generation.is_some_and(|expected| expected != session.generation) {
         return Err(Refusal::StaleGeneration { current: session.generation }.into());
     }

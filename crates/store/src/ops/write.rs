@@ -8,7 +8,6 @@ use everturn_core::{
 };
 
 use super::admit::{decided_inputs, settle_input};
-use super::existing;
 use super::journal::Journal;
 use crate::error::{OpError, Refusal, StorageError};
 use crate::op::{Fence, Signal, Write, Written};
@@ -45,10 +44,7 @@ pub(super) fn write(
 
 /// The session and the run, if the fence still holds (promise P11).
 fn check(tx: &mut dyn Tx, fence: &Fence) -> Result<(Session, Run), OpError> {
-    let session = match existing(tx, &fence.session) {
-        Err(OpError::Refused(_)) => return Err(Refusal::Fenced.into()),
-        other => other?,
-    };
+    let Some(session) = tx.session(&fence.session)? else { return Err(Refusal::Fenced.into()) };
     let holds = session.lease.as_ref().is_some_and(|lease| lease.holder == fence.node)
         && session.epoch == fence.epoch
         && session.generation == fence.generation
