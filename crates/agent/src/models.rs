@@ -15,7 +15,7 @@ use crate::script::{self, ScriptError, ScriptedProvider};
 /// How long a server is asked which models it has.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a local Ollama may take to show that it is there.
-const PROBE_PATIENCE: Duration = Duration::from_millis(500);
+const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 /// Where Ollama listens by default.
 const OLLAMA_DEFAULT: &str = "http://127.0.0.1:11434/";
 

@@ -50,7 +50,7 @@ fn tool(index: u32, id: &str, pieces: &[&str]) -> String {
 
 async fn connect(server: &Server) -> std::sync::Arc<dyn Provider> {
     let variables = [("ANTHROPIC_BASE_URL", server.base.as_str()), ("ANTHROPIC_API_KEY", KEY)];
-    provider("anthropic/claude-sonnet-4-6", &variables, impatient(5_000, 300)).await
+    provider("anthropic/claude-sonnet-4-6", &variables, impatient(60_000, 1_000)).await
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ fn done(reason: &str) -> Value {
 }
 
 async fn connect(server: &Server) -> std::sync::Arc<dyn Provider> {
-    provider("ollama/qwen3:4b", &[("OLLAMA_HOST", server.base.as_str())], impatient(5_000, 300))
+    provider("ollama/qwen3:4b", &[("OLLAMA_HOST", server.base.as_str())], impatient(60_000, 1_000))
         .await
 }
 
