@@ -40,7 +40,7 @@ pub const ARGUMENT: &str = "__supervise";
 /// Milliseconds between `SIGTERM` and `SIGKILL` after a stop or when the time is up.
 pub const GRACE_MS: u64 = 2_000;
 /// Milliseconds that processes which outlive their command have to end by themselves.
-pub const LEFTOVER_MS: u64 = 200;
+pub const LEFTOVER_MS: u64 = 500;
 /// Milliseconds that they then have between `SIGTERM` and `SIGKILL`.
 pub const LEFTOVER_GRACE_MS: u64 = 500;
 /// Milliseconds that output is still read for once every process has ended.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt as _};
 use cap_tempfile::TempFile;
-use rustix::fs::{Access, AtFlags, OFlags};
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 pub use error::WorkspaceError;
@@ -161,7 +161,9 @@ impl Workspace {
     /// link to the old content keeps the old content.
     ///
     /// # Errors
-    /// Any [`WorkspaceError`]; nothing was changed then, folders that were made apart.
+    /// Any [`WorkspaceError`]; nothing was changed then, folders that were made apart. The one
+    /// exception is [`WorkspaceError::Io`] because the folder could not be synced at the very end:
+    /// the new content is there, but a power loss could bring the old back.
     pub fn write(
         &self,
         path: &str,
@@ -218,8 +220,7 @@ impl Workspace {
         }
         ready().map_err(|why| WorkspaceError::Withheld { path: shown(path), why })?;
         temporary.replace(&name).map_err(failed)?;
-        // The content is in place; that its name survives a power loss as well is worth an error.
-        rustix::fs::fsync(&folder).map_err(|error| failed(error.into()))?;
+        sync_folder(&folder).map_err(failed)?;
         Ok(if existing.is_some() { Written::Replaced } else { Written::Created })
     }
 
@@ -284,6 +285,18 @@ pub(crate) fn open_regular(
     }
     let version = Version::of(&metadata);
     Ok(Opened { file: file.into_std(), size: metadata.len(), version })
+}
+
+/// Makes names in a folder survive a power loss. The folder is open for passing through only, which
+/// is not enough for that.
+fn sync_folder(folder: &Dir) -> std::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(folder, ".", flags, Mode::empty())?;
+    match rustix::fs::fsync(opened) {
+        // A file system that has no such thing.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
+        result => Ok(result?),
+    }
 }
 
 fn kind_name(metadata: &Metadata) -> &'static str {
