@@ -1,0 +1,138 @@
+//! From what the store holds to what clients are shown, where that takes more than one row.
+
+use everturn_api::run::Evidence as WireEvidence;
+use everturn_api::session::{Interrupted, Session as WireSession};
+use everturn_core::{Cause, Evidence, Lease, Run, Session, SessionState, Timestamp, recovery};
+use everturn_store::StorageError;
+use everturn_store::read::SessionView;
+use serde_json::json;
+
+use crate::state::Server;
+
+/// A session as clients see it: with the viewers of every node, and with an interruption that nobody
+/// has recorded yet.
+///
+/// # Virtual interruptions
+/// While a run has no end although nobody works on it, its session is shown as `interrupted`, with
+/// the run that is meant and what can be observed. Nothing of that is stored, and nothing gets an id:
+/// whoever takes the session's lease records it, or the holder comes back and goes on.
+pub(crate) async fn session(
+    server: &Server,
+    view: SessionView,
+) -> Result<WireSession, StorageError> {
+    let engine = server.engine();
+    let mut viewers = engine.viewers(&view.session.key());
+    for node in &view.present {
+        if node != engine.node() && engine.node_gone(node).await != Some(true) {
+            viewers = viewers.saturating_add(1);
+        }
+    }
+    let mut wire = WireSession::new(
+        &view.session,
+        view.running.as_ref(),
+        view.interrupted.as_ref(),
+        view.chain_generation,
+        viewers,
+    );
+    if let Some(run) = &view.running
+        && is_interrupted_virtually(server, &view.session, run).await?
+    {
+        let evidence = observe(server, run).await?;
+        let cause = virtual_cause(&evidence);
+        wire.state = SessionState::Interrupted.to_string();
+        wire.running = None;
+        wire.interrupted = Some(Interrupted {
+            run_id: run.id.to_string(),
+            generation: run.generation,
+            cause: cause.to_string(),
+            evidence: Some(WireEvidence::new(&evidence, cause)),
+        });
+    }
+    Ok(wire)
+}
+
+/// The data of the snapshot that a feed without a cursor begins with.
+pub(crate) async fn snapshot(server: &Server, view: SessionView) -> Result<String, StorageError> {
+    let at = server.engine().clock().now().rfc3339();
+    let session = session(server, view).await?;
+    let data = json!({
+        "session_id": session.id, "offset": session.offset,
+        "event": "session.updated", "at": at, "session": session,
+    });
+    Ok(data.to_string())
+}
+
+/// A run as clients see it.
+pub(crate) async fn run(
+    server: &Server,
+    run: &Run,
+) -> Result<everturn_api::run::Run, StorageError> {
+    let mut wire = everturn_api::run::Run::from(run);
+    if run.terminal_state.is_none() && server.engine().interrupted_virtually(run).await? {
+        let evidence = observe(server, run).await?;
+        let cause = virtual_cause(&evidence);
+        wire.interrupted_virtually = true;
+        wire.cause = Some(cause.to_string());
+        wire.evidence = Some(WireEvidence::new(&evidence, cause));
+    }
+    Ok(wire)
+}
+
+async fn is_interrupted_virtually(
+    server: &Server,
+    session: &Session,
+    run: &Run,
+) -> Result<bool, StorageError> {
+    // The usual case, without another read: this node holds the session.
+    if session.lease.as_ref().is_some_and(|lease| lease.holder == *server.engine().node()) {
+        return Ok(false);
+    }
+    server.engine().interrupted_virtually(run).await
+}
+
+/// The cause as far as it can be told before the lease is taken: a holder that still lives has lost
+/// nothing to anybody yet.
+fn virtual_cause(evidence: &Evidence) -> Cause {
+    match recovery::cause(evidence) {
+        Cause::SplitBrain => Cause::Unknown,
+        cause => cause,
+    }
+}
+
+/// What can be observed about a run that nobody works on. The same facts as a recorded interruption
+/// has; they may look different when it is recorded.
+async fn observe(server: &Server, run: &Run) -> Result<Evidence, StorageError> {
+    let engine = server.engine();
+    let holder = engine.read().node(&run.node).await?;
+    let observer = engine.read().node(engine.node()).await?;
+    let observer_started_at =
+        observer.as_ref().map_or_else(|| engine.clock().now(), |node| node.started_at);
+    let boot = engine.clock().boot().boot_id;
+    let started_later = |at: Timestamp| holder.as_ref().is_some_and(|node| at >= node.started_at);
+    let is_same_home = match (&holder, &observer) {
+        (Some(holder), Some(observer)) => holder.home == observer.home,
+        _ => false,
+    };
+    Ok(Evidence {
+        holder: run.node.clone(),
+        holder_started_at: holder.as_ref().map(|node| node.started_at),
+        holder_gone: engine.node_gone(&run.node).await,
+        rebooted: holder.as_ref().is_some_and(|node| node.boot_id != boot),
+        observer: engine.node().clone(),
+        observer_started_at,
+        newer_process: is_same_home && started_later(observer_started_at),
+        last_seq: run.last_seq,
+        last_event: run.last_event.clone(),
+        last_event_at: run.last_event_at,
+    })
+}
+
+/// Another living process that holds a session.
+pub(crate) async fn other_holder(server: &Server, lease: Option<&Lease>) -> Option<Lease> {
+    let engine = server.engine();
+    let lease = lease.filter(|lease| lease.holder != *engine.node())?;
+    if lease.expiry.passed(&engine.clock().boot()) {
+        return None;
+    }
+    (engine.node_gone(&lease.holder).await != Some(true)).then(|| lease.clone())
+}
