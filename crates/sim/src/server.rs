@@ -43,22 +43,10 @@ impl Home {
         self.root.path().join("work")
     }
 
-    /// The database.
-    ///
-    /// # Errors
-    /// There is none, or more than one.
-    pub fn database(&self) -> Result<PathBuf> {
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir(self.path())? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|ext| ext == "db" || ext == "sqlite") {
-                found.push(path);
-            }
-        }
-        match found.as_slice() {
-            [one] => Ok(one.clone()),
-            _ => bail!("not one database in the home, but {found:?}"),
-        }
+    /// The database, whether it is there yet or not.
+    #[must_use]
+    pub fn database(&self) -> PathBuf {
+        self.path().join("everturn.db")
     }
 
     /// Writes a model's script, and gives the name of that model.

@@ -1,0 +1,149 @@
+//! Raw limits and peers: the disk, SQLite by itself, and a journal of files.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rusqlite::{Connection, params};
+
+use super::stats::{Times, rate};
+
+/// The bytes of a usual small event.
+pub(crate) const EVENT: &str = r#"{"session_id":"bench-00","offset":1234567,"run_id":"run_0199f3c4-7b1e-7c5a-9d0e-5f6a7b8c9d0e","seq":1234567,"event":"text.delta","at":"2026-01-01T00:00:00.000Z","text":" word"}"#;
+
+/// Appends a page to a file and waits for the disk, again and again.
+pub(crate) struct Syncer {
+    file: File,
+    at: u64,
+}
+
+impl Syncer {
+    pub(crate) fn new(folder: &Path) -> Result<Self> {
+        Ok(Self { file: File::create(folder.join("synced"))?, at: 0 })
+    }
+
+    /// One `fdatasync`.
+    pub(crate) fn once(&mut self) -> Result<Duration> {
+        let begun = Instant::now();
+        self.file.write_all_at(&[7; 4096], self.at)?;
+        self.at += 4096;
+        self.file.sync_data()?;
+        Ok(begun.elapsed())
+    }
+
+    /// As many as fit into a time.
+    pub(crate) fn for_a_while(&mut self, time: Duration) -> Result<Times> {
+        let begun = Instant::now();
+        let mut times = Vec::new();
+        while begun.elapsed() < time {
+            times.push(self.once()?);
+        }
+        Ok(Times::of(times))
+    }
+
+    /// One every few milliseconds, until told to stop: what a sync takes under the load of the moment.
+    pub(crate) fn beside(
+        mut self,
+        stop: Arc<AtomicBool>,
+    ) -> std::thread::JoinHandle<Result<Times>> {
+        std::thread::spawn(move || {
+            let mut times = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                times.push(self.once()?);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Ok(Times::of(times))
+        })
+    }
+}
+
+/// A database as an event journal would have it, by itself.
+fn database(folder: &Path, synchronous: &str) -> Result<Connection> {
+    let connection = Connection::open(folder.join(format!("raw-{synchronous}.db")))?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.execute_batch(
+        "CREATE TABLE IF NOT EXISTS events (
+            session INTEGER, offset INTEGER, run TEXT, seq INTEGER, body TEXT,
+            PRIMARY KEY (session, offset)) WITHOUT ROWID",
+    )?;
+    Ok(connection)
+}
+
+/// Raw inserts of events, so many to a transaction, which is not synced. Events per second.
+pub(crate) fn sqlite_inserts(folder: &Path, batch: usize, time: Duration) -> Result<f64> {
+    let mut connection = database(folder, "NORMAL")?;
+    let (begun, mut count) = (Instant::now(), 0_i64);
+    while begun.elapsed() < time {
+        let transaction = connection.transaction()?;
+        {
+            let mut insert = transaction.prepare_cached("INSERT INTO events VALUES (?,?,?,?,?)")?;
+            for _ in 0..batch {
+                count += 1;
+                let (session, offset) = (count % 64, count / 64);
+                insert.execute(params![session, offset, "run_0199f3c4", offset, EVENT])?;
+            }
+        }
+        transaction.commit()?;
+    }
+    Ok(rate(count as usize, begun.elapsed()))
+}
+
+/// Raw inserts, one to a transaction, each synced. Transactions per second.
+pub(crate) fn sqlite_commits(folder: &Path, time: Duration) -> Result<f64> {
+    let connection = database(folder, "FULL")?;
+    let mut insert = connection.prepare("INSERT INTO events VALUES (?,?,?,?,?)")?;
+    let (begun, mut count) = (Instant::now(), 0_i64);
+    while begun.elapsed() < time {
+        count += 1;
+        insert.execute(params![1, count, "run_0199f3c4", count, EVENT])?;
+    }
+    Ok(rate(count as usize, begun.elapsed()))
+}
+
+/// A journal of JSON lines whose file is opened, written and closed for each event, not synced.
+/// Events per second.
+pub(crate) fn file_journal(folder: &Path, time: Duration) -> Result<f64> {
+    let path = folder.join("journal.jsonl");
+    let (begun, mut count) = (Instant::now(), 0_usize);
+    while begun.elapsed() < time {
+        let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+        file.write_all(EVENT.as_bytes())?;
+        file.write_all(b"\n")?;
+        count += 1;
+    }
+    Ok(rate(count, begun.elapsed()))
+}
+
+/// What [`file_journal`] does, as a program in Python does it: the language of the web interfaces whose
+/// journals are of this kind. It prints events per second.
+const PYTHON: &str = r#"
+import json, os, sys, time
+path, seconds = sys.argv[1], float(sys.argv[2])
+begun = time.perf_counter()
+seq = 0
+while time.perf_counter() - begun < seconds:
+    seq += 1
+    event = {"version": 1, "event_id": "run:%d" % seq, "seq": seq, "run_id": "run_0199f3c4",
+             "session_id": "bench-00", "event": "token", "created_at": time.time(),
+             "terminal": False, "payload": {"text": " word"}}
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(event, ensure_ascii=False, separators=(",", ":")) + "\n")
+print(seq / (time.perf_counter() - begun))
+"#;
+
+/// As [`file_journal`], by a program in Python; `None` where there is no Python.
+pub(crate) fn python_journal(folder: &Path, time: Duration) -> Option<f64> {
+    let output = std::process::Command::new("python3")
+        .args(["-I", "-c", PYTHON])
+        .arg(folder.join("python.jsonl"))
+        .arg(time.as_secs_f64().to_string())
+        .output()
+        .ok()?;
+    String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+}

@@ -1,0 +1,127 @@
+//! A server that is killed in the middle of an answer.
+
+use everturn_sim::follow::Follower;
+use everturn_sim::server::Home;
+
+use crate::common::{runs, seen, text, verify_with};
+
+const SLOW: &str = r#"
+words_per_second = 25
+[[rule]]
+reply = [{ text = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen." }]
+"#;
+const WHOLE: &str = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen.";
+
+/// P4, P5, P6: the text that was visible stays, the interruption is shown with its evidence, the turn
+/// is continued once, and the answer completes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_killed_in_mid_answer_is_continued_once() {
+    let home = Home::new().unwrap();
+    let mut server = home.serve(&home.script(SLOW).unwrap()).unwrap().start().await.unwrap();
+    let client = home.client().unwrap();
+    let page = client.get("/").await.unwrap();
+    assert!(page.status == 200 && page.content_type.starts_with("text/html"), "{page:?}");
+
+    let follower = Follower::feed(&client, "s");
+    let accepted = client.say("s", "r1", "count").await.unwrap();
+    follower.wait_for(|record| (record.count("text.delta") >= 4).then_some(())).await.unwrap();
+    let visible = follower.record();
+    let first_run = runs(&visible)[0].clone();
+    let reader = Follower::run(&client, &first_run);
+    reader.wait_for(|record| (record.count("text.delta") >= 4).then_some(())).await.unwrap();
+
+    server.kill();
+    let told = follower.record();
+    assert_eq!(told.count("run.completed"), 0, "it was killed too late to prove anything");
+    server.restart().await.unwrap();
+
+    // The reader of the run is told of its end; its stream closes, and is empty from there on.
+    let end = reader.wait_for_event("run.interrupted", 1).await.unwrap();
+    assert_eq!(end["cause"], "process_restart");
+    let evidence = text(&end["evidence"], "text");
+    assert!(!evidence.is_empty());
+    reader.wait_for(|record| record.complete.then_some(())).await.unwrap();
+    let last = reader.record().cursor();
+    let path = format!("/v1/runs/{first_run}/events?after={last}");
+    let request = client.request(reqwest::Method::GET, &path).header("Accept", "text/event-stream");
+    assert_eq!(client.send(request).await.unwrap().status, 204);
+
+    follower.wait_for_event("run.completed", 1).await.unwrap();
+    let input = client.outcome(&accepted.input_id).await.unwrap();
+    assert_eq!(input["outcome"], "completed");
+    let record = follower.record();
+    assert!(record.attached >= 2, "the reader never had to attach again");
+    assert_eq!(runs(&record).len(), 2, "continued once");
+    assert_eq!(record.text(), WHOLE);
+    assert!(record.events.starts_with(&told.events));
+
+    // In the transcript: what was visible, marked as recovered, directly above the interruption.
+    let messages = client.messages("s").await.unwrap();
+    let shape: Vec<(&str, &str, bool)> = messages
+        .iter()
+        .map(|m| (text(m, "role"), text(m, "kind"), m["recovered"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(
+        shape,
+        [
+            ("user", "message", false),
+            ("assistant", "message", true),
+            ("system", "interruption", false),
+            ("system", "continuation", false),
+            ("assistant", "message", false),
+        ]
+    );
+    assert!(text(&messages[1], "text").starts_with(&visible.text()));
+    assert_eq!(text(&messages[2], "text"), evidence);
+    let session = client.session("s").await.unwrap();
+    assert_eq!((&session["state"], &session["interrupted"]), (&"idle".into(), &().into()));
+    let continued = client.run(&runs(&record)[1]).await.unwrap();
+    assert_eq!((&continued["continues"], &continued["attempt"]), (&first_run.into(), &1.into()));
+
+    verify_with(&client, &["s"], vec![accepted], vec![seen(follower)], |checker| {
+        checker.accepted_all = true;
+        checker.answer = Some(|_| WHOLE.to_owned());
+    })
+    .await;
+}
+
+/// P5: from the third interrupted start on nothing is continued by itself; a person decides, and an
+/// interruption never holds later inputs back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_home_that_is_interrupted_again_and_again_waits_for_a_person() {
+    let home = Home::new().unwrap();
+    let mut server = home.serve(&home.script(SLOW).unwrap()).unwrap().start().await.unwrap();
+    let client = home.client().unwrap();
+    let mut accepted = Vec::new();
+    for number in 1..=3 {
+        // Another session each time, so that no turn runs out of attempts.
+        let session = format!("s{number}");
+        let follower = Follower::feed(&client, &session);
+        accepted.push(client.say(&session, "r1", "count").await.unwrap());
+        follower.wait_for_event("text.delta", 1).await.unwrap();
+        server.restart().await.unwrap();
+        let end = follower.wait_for_event("run.interrupted", 1).await.unwrap();
+        assert_eq!(end["cause"], "process_restart");
+    }
+    let third = client.outcome(&accepted[2].input_id).await.unwrap();
+    assert_eq!(third["outcome"], "interrupted");
+    for one in &accepted[..2] {
+        assert_ne!(client.outcome(&one.input_id).await.unwrap()["outcome"], "failed");
+    }
+    let session = client.session("s3").await.unwrap();
+    assert_eq!(session["state"], "interrupted");
+    let generation = session["interrupted"]["generation"].clone();
+
+    let later = client.say("s2", "r2", "count").await.unwrap();
+    assert_eq!(client.outcome(&later.input_id).await.unwrap()["outcome"], "completed");
+
+    let decision = serde_json::json!({ "generation": generation, "decision": "continue" });
+    let follower = Follower::feed(&client, "s3");
+    client.post("/v1/sessions/s3/resolve", &decision).await.unwrap().expect(200).unwrap();
+    follower.wait_for_event("run.completed", 1).await.unwrap();
+    let again = client.post("/v1/sessions/s3/resolve", &decision).await.unwrap();
+    assert_eq!(again.problem(409).unwrap(), "superseded");
+    assert_eq!(follower.record().text(), WHOLE);
+    accepted.push(later);
+    verify_with(&client, &["s1", "s2", "s3"], accepted, vec![seen(follower)], |_| {}).await;
+}
