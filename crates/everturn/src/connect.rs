@@ -54,6 +54,29 @@ pub(crate) async fn reader(settings: &Settings) -> Result<Box<dyn Client>> {
     Ok(Box::new(LocalClient::new(store, None)))
 }
 
+/// A client for commands that follow a feed and run nothing.
+pub(crate) async fn watcher(settings: &Settings) -> Result<Box<dyn Client>> {
+    let home = Home::find(settings)?;
+    if let Some(server) = server(settings, &home).await? {
+        return Ok(Box::new(server));
+    }
+    let store = existing_store(settings, &home, "watch").await?;
+    // A session that nobody has: this engine reads, and works on nothing.
+    let key = SessionKey { principal: Principal::local(), id: fresh_session()? };
+    let purpose = open::Purpose {
+        role: "watch",
+        scope: Scope::Only(key),
+        asking: Asking::Deny,
+        allowed: BTreeSet::new(),
+        adopted: Vec::new(),
+        drain_timeout: LEAVE_MAX,
+    };
+    let tools = everturn_agent::tool::Registry::default();
+    let models = models::none()?;
+    let engine = open::engine(settings, &home, store.clone(), models, tools, purpose).await?;
+    Ok(Box::new(LocalClient::new(store, Some(engine))))
+}
+
 /// The store, which must exist: reading makes none.
 pub(crate) async fn existing_store(
     settings: &Settings,
@@ -129,8 +152,7 @@ pub(crate) async fn worker(settings: &Settings, work: Work<'_>) -> Result<Connec
         adopted,
         drain_timeout: LEAVE_MAX.min(settings.drain_timeout_s.value.seconds()),
     };
-    let engine =
-        open::engine(settings, &home, store.clone(), found.models, tools, purpose).await?;
+    let engine = open::engine(settings, &home, store.clone(), found.models, tools, purpose).await?;
     let client = Box::new(LocalClient::new(store, Some(engine)));
     Ok(Connected { client, notices: found.notice.into_iter().collect() })
 }

@@ -27,8 +27,6 @@ pub(crate) enum Fault {
     Workspace,
     /// The address cannot be listened on.
     Listen,
-    /// A bind that would let strangers in.
-    OpenBind,
     /// What is stored is not what was written.
     Corrupt,
     /// The store was made by a newer version.
@@ -58,7 +56,6 @@ impl Fault {
             Self::NoHome => "home_not_found",
             Self::Workspace => "workspace_unusable",
             Self::Listen => "listen_failed",
-            Self::OpenBind => "open_bind_refused",
             Self::Corrupt => "storage_corrupt",
             Self::TooNew => "storage_too_new",
             Self::Replaced => "storage_replaced",
@@ -187,10 +184,6 @@ impl From<StorageError> for CliError {
 }
 
 /// A file operation that failed, with the path in the sentence.
-pub(crate) fn io(
-    what: &str,
-    path: &std::path::Path,
-    error: impl std::fmt::Display,
-) -> CliError {
+pub(crate) fn io(what: &str, path: &std::path::Path, error: impl std::fmt::Display) -> CliError {
     CliError::new(Fault::Io, format!("cannot {what} {}: {error}", path.display()))
 }

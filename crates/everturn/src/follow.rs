@@ -197,8 +197,9 @@ impl Following<'_> {
             }
             if self.screen.broken() {
                 // Whoever read the answer went away; the turn goes on without a listener.
-                return Err(CliError::new(Fault::Io, "nobody reads stdout any more")
-                    .hint(self.safe()));
+                return Err(
+                    CliError::new(Fault::Io, "nobody reads stdout any more").hint(self.safe())
+                );
             }
             tokio::select! {
                 news = link.next() => look_now = self.news(news, link).await?,
@@ -230,7 +231,7 @@ impl Following<'_> {
         if shown || late { self.ended.take() } else { None }
     }
 
-    fn finish(mut self, input: Input) -> Input {
+    fn finish(self, input: Input) -> Input {
         self.screen.break_data();
         if self.order.json {
             let line = serde_json::json!({ "event": "input.ended", "input": input });
@@ -512,4 +513,3 @@ async fn typed(person: &mut Option<mpsc::UnboundedReceiver<String>>) -> Option<S
         None => std::future::pending().await,
     }
 }
-

@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use sha2::Digest as _;
 
 use crate::error::{CliError, Fault, Result, io};
 use crate::settings::{Settings, absolute};
@@ -36,8 +35,11 @@ impl Home {
         let path = absolute(&settings.home.value)?;
         if !path.is_dir() {
             DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(|error| {
-                CliError::new(Fault::Home, format!("cannot make the home {}: {error}", path.display()))
-                    .hint("choose another place with --home DIR or EVERTURN_HOME")
+                CliError::new(
+                    Fault::Home,
+                    format!("cannot make the home {}: {error}", path.display()),
+                )
+                .hint("choose another place with --home DIR or EVERTURN_HOME")
             })?;
         }
         Self::usable(path)
@@ -155,11 +157,6 @@ impl Home {
     }
 }
 
-/// What a server is told of the key.
-pub(crate) fn key_hash(key: &str) -> [u8; 32] {
-    sha2::Sha256::digest(key.as_bytes()).into()
-}
-
 /// Where a running server is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ServerFile {
@@ -182,8 +179,8 @@ pub(crate) struct ServerFile {
 #[derive(Debug)]
 pub(crate) struct Announced {
     path: PathBuf,
-    // Held, not read: closing it is what frees the lock.
-    _lock: File,
+    // Closing it is what frees the lock.
+    lock: File,
 }
 
 impl Announced {
@@ -204,16 +201,21 @@ impl Announced {
         let text = serde_json::to_string_pretty(said).map_err(|error| failed(&error))?;
         file.write_all(text.as_bytes()).map_err(|error| failed(&error))?;
         let lock = file.persist(&path).map_err(|error| failed(&error.error))?;
-        Ok(Some(Self { path, _lock: lock }))
+        Ok(Some(Self { path, lock }))
+    }
+
+    /// Whether the file at its place is still this one.
+    pub(crate) fn stands(&self) -> bool {
+        let there = std::fs::symlink_metadata(&self.path).ok();
+        let same = there.zip(self.lock.metadata().ok());
+        same.is_some_and(|(there, ours)| (there.dev(), there.ino()) == (ours.dev(), ours.ino()))
     }
 }
 
 impl Drop for Announced {
     fn drop(&mut self) {
         // Only our own: another server may have put its file there.
-        let same = std::fs::symlink_metadata(&self.path).ok().zip(self._lock.metadata().ok());
-        if same.is_some_and(|(there, ours)| (there.dev(), there.ino()) == (ours.dev(), ours.ino()))
-        {
+        if self.stands() {
             let _ = std::fs::remove_file(&self.path);
         }
     }

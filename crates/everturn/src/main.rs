@@ -16,10 +16,12 @@ mod link;
 mod log;
 mod models;
 mod open;
+mod print;
 mod render;
 mod settings;
 mod signals;
 mod surface;
+mod table;
 mod term;
 
 use std::process::ExitCode;
@@ -60,6 +62,11 @@ fn main() -> ExitCode {
 async fn run(cli: Cli, term: Term) -> Result<Exit> {
     let mut flags = cli.common.flags();
     match cli.command {
+        Command::Serve(args) => {
+            args.agent.over(&mut flags);
+            flags.set("listen", args.listen);
+            commands::serve::run(&ready(&flags, "info", term)?).await
+        }
         Command::Run(args) => {
             args.agent.over(&mut flags);
             args.patience.over(&mut flags);
@@ -67,7 +74,38 @@ async fn run(cli: Cli, term: Term) -> Result<Exit> {
             let settings = ready(&flags, "warn", term)?;
             commands::run::run(args, &settings, term).await
         }
-        _ => Err(not_built("this command")),
+        Command::Chat(_) => Err(not_built("chat")),
+        Command::Attach(args) => {
+            args.patience.over(&mut flags);
+            let settings = ready(&flags, "warn", term)?;
+            commands::attach::run(args, &settings, term).await
+        }
+        Command::Sessions(args) => {
+            commands::sessions::run(args, &ready(&flags, "warn", term)?, term).await
+        }
+        Command::Turn(cli::Turn::Show { id, all, json }) => {
+            commands::turn::show(&ready(&flags, "warn", term)?, &id, all, json, term).await
+        }
+        Command::Doctor(args) => {
+            args.agent.over(&mut flags);
+            commands::doctor::run(args, &flags, term).await
+        }
+        Command::Config(cli::Config::Show { json, set }) => {
+            commands::config::show(&ready(&flags, "warn", term)?, json, set)
+        }
+        Command::Token(args) => {
+            let settings = ready(&flags, "warn", term)?;
+            match args {
+                cli::Token::Create { principal, scope, expires } => {
+                    let expires = expires.as_deref();
+                    commands::token::create(&settings, &principal, &scope, expires).await
+                }
+                cli::Token::List { json } => commands::token::list(&settings, json).await,
+                cli::Token::Revoke { id } => commands::token::revoke(&settings, &id).await,
+            }
+        }
+        Command::Import(_) => Err(not_built("import")),
+        Command::Torture(_) => Err(not_built("torture")),
     }
 }
 

@@ -49,9 +49,19 @@ pub(crate) async fn find(settings: &Settings) -> Result<Found> {
     let found = models::resolve_with(named, &process_env, &options)
         .await
         .map_err(|error| CliError::from(Failure::from(error)))?;
-    let models =
-        NodeModels { default: found.provider, options, ready: Mutex::new(HashMap::new()) };
+    let models = NodeModels { default: found.provider, options, ready: Mutex::new(HashMap::new()) };
     Ok(Found { models: Arc::new(models), notice: found.notice })
+}
+
+/// Models for a process that never asks one: the built-in demo stands in.
+pub(crate) fn none() -> Result<Arc<NodeModels>> {
+    let demo = everturn_agent::script::demo()
+        .map_err(|error| CliError::from(Failure::from(models::ModelError::from(error))))?;
+    Ok(Arc::new(NodeModels {
+        default: Arc::new(demo),
+        options: ModelOptions::default(),
+        ready: Mutex::default(),
+    }))
 }
 
 impl NodeModels {

@@ -54,8 +54,9 @@ pub(crate) async fn store(
     folder: &Path,
     role: &'static str,
 ) -> Result<Arc<SqliteStore>> {
-    let clock = SystemClock::new()
-        .map_err(|error| CliError::new(Fault::Io, format!("the boot id cannot be read: {error}")))?;
+    let clock = SystemClock::new().map_err(|error| {
+        CliError::new(Fault::Io, format!("the boot id cannot be read: {error}"))
+    })?;
     let mut options = OpenOptions::new(folder, role, Arc::new(clock));
     options.fsync = match settings.journal_fsync.value {
         Fsync::TerminalOnly => everturn_sqlite::Fsync::TerminalOnly,

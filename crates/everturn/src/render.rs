@@ -70,7 +70,8 @@ impl Renderer {
                 talk_evidence(said.evidence.as_ref(), to);
             }
             "run.handed_over" => {
-                let line = "the process that ran this turn is leaving; the next one goes on with it";
+                let line =
+                    "the process that ran this turn is leaving; the next one goes on with it";
                 to.talk(&to.paint().quiet(line));
             }
             _ => {}
@@ -249,8 +250,10 @@ mod tests {
     #[test]
     fn text_is_data_and_tools_are_talk() {
         let call = r#"{"id":"c","name":"shell","arguments":{"command":"ls -l"},"state":"STATE","effect":"write","started_at":"2026-11-30T06:00:00.000Z","ended_at":"2026-11-30T06:00:01.250Z"}"#;
-        let intended = format!(r#"{{"event":"tool.intended","call":{}}}"#, call.replace("STATE", "intended"));
-        let finished = format!(r#"{{"event":"tool.finished","call":{}}}"#, call.replace("STATE", "succeeded"));
+        let intended =
+            format!(r#"{{"event":"tool.intended","call":{}}}"#, call.replace("STATE", "intended"));
+        let finished =
+            format!(r#"{{"event":"tool.finished","call":{}}}"#, call.replace("STATE", "succeeded"));
         let paper = show(&[
             r#"{"event":"text.delta","text":"I will "}"#,
             r#"{"event":"text.delta","text":"look."}"#,

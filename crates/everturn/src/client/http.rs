@@ -62,7 +62,12 @@ impl HttpClient {
         self.endpoint.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> Result<RequestBuilder> {
+    fn request(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> Result<RequestBuilder> {
         let endpoint = self.endpoint();
         let mut url = Url::parse(&endpoint.address).map_err(|error| {
             CliError::new(Fault::Protocol, format!("the server's address is none: {error}"))
@@ -108,8 +113,9 @@ async fn send(request: RequestBuilder) -> Result<Response> {
     let text = response.text().await.map_err(|error| away(&error))?;
     let Ok(problem) = serde_json::from_str::<Problem>(&text) else {
         let message = format!("the server answered {status} and no reason");
-        return Err(CliError::new(Fault::Protocol, message)
-            .hint("is it everturn that listens there?"));
+        return Err(
+            CliError::new(Fault::Protocol, message).hint("is it everturn that listens there?")
+        );
     };
     let limited = problem.code == Code::RateLimited.as_str() && retry_after.is_some();
     let mut error = CliError::from(problem);
@@ -218,7 +224,8 @@ impl Client for HttpClient {
     }
 
     async fn inputs(&self, session: &str, status: Option<&str>) -> Result<Vec<Input>> {
-        let query: Vec<_> = status.map(|status| ("status", status.to_owned())).into_iter().collect();
+        let mut query = vec![("limit", super::PAGE.to_string())];
+        query.extend(status.map(|status| ("status", status.to_owned())));
         #[derive(serde::Deserialize)]
         struct Inputs {
             data: Vec<Input>,
@@ -227,12 +234,7 @@ impl Client for HttpClient {
         Ok(page.data)
     }
 
-    async fn feed(
-        &self,
-        session: &str,
-        after: Option<u64>,
-        viewer: bool,
-    ) -> Result<Box<dyn Feed>> {
+    async fn feed(&self, session: &str, after: Option<u64>, viewer: bool) -> Result<Box<dyn Feed>> {
         let mut query = vec![("viewer", viewer.to_string())];
         query.extend(after.map(|after| ("after", after.to_string())));
         let request = self
@@ -271,8 +273,7 @@ impl Client for HttpClient {
             Decide::Continue => "continue",
             Decide::Discard => "discard",
         };
-        let said =
-            ResolveInterruption { generation, decision: decision.to_owned(), text: None };
+        let said = ResolveInterruption { generation, decision: decision.to_owned(), text: None };
         let request = self.request(Method::POST, &["v1", "sessions", session, "resolve"], &[])?;
         self.control(request.json(&said)).await
     }

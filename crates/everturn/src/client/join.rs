@@ -28,9 +28,10 @@ pub(crate) async fn look(
         return Ok(None);
     }
     let endpoint = Endpoint { address: said.address.clone(), key: home.key()? };
-    let url = Url::parse(&said.address)
-        .and_then(|base| base.join("/v1/info"))
-        .map_err(|error| CliError::new(Fault::Protocol, format!("server.json names no address: {error}")))?;
+    let url =
+        Url::parse(&said.address).and_then(|base| base.join("/v1/info")).map_err(|error| {
+            CliError::new(Fault::Protocol, format!("server.json names no address: {error}"))
+        })?;
     let mut request = http.get(url);
     if let Some(key) = &endpoint.key {
         request = request.bearer_auth(key);

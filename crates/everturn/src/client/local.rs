@@ -23,7 +23,7 @@ use everturn_store::op::{
     CancelInput, Decide as DecideOp, Decision, DeleteSession, EndSession, Stop,
 };
 use everturn_store::read::{MessageWindow, SessionFilter, SessionView, StoredEvent};
-use everturn_store::{OpError, Read as _, Refusal, Store as _, StorageError, execute};
+use everturn_store::{OpError, Read as _, Refusal, StorageError, Store as _, execute};
 use serde_json::value::RawValue;
 
 use super::{Client, Decide, Event, Feed, Item, Listing, Place, Window};
@@ -70,8 +70,7 @@ impl LocalClient {
     }
 
     fn wire(&self, view: &SessionView) -> Session {
-        let viewers =
-            self.engine.as_ref().map_or(0, |engine| engine.viewers(&view.session.key()));
+        let viewers = self.engine.as_ref().map_or(0, |engine| engine.viewers(&view.session.key()));
         Session::new(
             &view.session,
             view.running.as_ref(),
@@ -122,8 +121,7 @@ impl LocalClient {
             return Ok(false);
         }
         let Some(view) = self.store.session(&run.session_key()).await? else { return Ok(false) };
-        let own =
-            view.session.lease.as_ref().is_some_and(|l| l.holder == *self.store.node_id());
+        let own = view.session.lease.as_ref().is_some_and(|l| l.holder == *self.store.node_id());
         Ok(!own && self.other(view.session.lease.as_ref()).await.is_none())
     }
 }
@@ -261,12 +259,7 @@ impl Client for LocalClient {
         Ok(rows.iter().enumerate().map(|(at, row)| Input::new(row, place(at, row))).collect())
     }
 
-    async fn feed(
-        &self,
-        session: &str,
-        after: Option<u64>,
-        viewer: bool,
-    ) -> Result<Box<dyn Feed>> {
+    async fn feed(&self, session: &str, after: Option<u64>, viewer: bool) -> Result<Box<dyn Feed>> {
         let engine = self.engine()?.clone();
         let key = self.key(session)?;
         self.view(&key).await?;

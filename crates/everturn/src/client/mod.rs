@@ -116,8 +116,7 @@ pub(crate) trait Client: Send + Sync {
     async fn inputs(&self, session: &str, status: Option<&str>) -> Result<Vec<Input>>;
 
     /// A session's feed behind `after`; without it, live from now.
-    async fn feed(&self, session: &str, after: Option<u64>, viewer: bool)
-    -> Result<Box<dyn Feed>>;
+    async fn feed(&self, session: &str, after: Option<u64>, viewer: bool) -> Result<Box<dyn Feed>>;
 
     /// Stops the running turn.
     async fn stop(&self, session: &str, generation: Option<u64>, keep_queue: bool) -> Result<()>;

@@ -1,3 +1,10 @@
 //! One file per command.
 
+pub(crate) mod attach;
+pub(crate) mod config;
+pub(crate) mod doctor;
 pub(crate) mod run;
+pub(crate) mod serve;
+pub(crate) mod sessions;
+pub(crate) mod token;
+pub(crate) mod turn;

@@ -103,9 +103,8 @@ fn stdin_text() -> Result<String> {
         .take(limit)
         .read_to_end(&mut bytes)
         .map_err(|error| CliError::new(Fault::Io, format!("cannot read stdin: {error}")))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        CliError::usage(format!("stdin is not UTF-8: {}", error.utf8_error()))
-    })?;
+    let text = String::from_utf8(bytes)
+        .map_err(|error| CliError::usage(format!("stdin is not UTF-8: {}", error.utf8_error())))?;
     // The line end that `echo` adds is nobody's word.
     Ok(text.strip_suffix('\n').map_or_else(|| text.clone(), str::to_owned))
 }

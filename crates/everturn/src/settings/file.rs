@@ -40,13 +40,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Said> {
     Ok(said)
 }
 
-fn walk(
-    path: &Path,
-    text: &str,
-    prefix: &str,
-    table: &DeTable<'_>,
-    said: &mut Said,
-) -> Result<()> {
+fn walk(path: &Path, text: &str, prefix: &str, table: &DeTable<'_>, said: &mut Said) -> Result<()> {
     for (name, value) in table {
         let line = line_of(text, name.span().start);
         let key = match prefix {
@@ -72,12 +66,7 @@ fn is_group(key: &str) -> bool {
     TABLE.iter().any(|row| row.key.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
 }
 
-fn as_text(
-    path: &Path,
-    line: usize,
-    row: &Row,
-    value: &Spanned<DeValue<'_>>,
-) -> Result<String> {
+fn as_text(path: &Path, line: usize, row: &Row, value: &Spanned<DeValue<'_>>) -> Result<String> {
     let wrong = |found: &str| {
         at(path, line, &format!("{} must be {}, not {found}", row.key, (row.expects)()))
     };

@@ -305,7 +305,10 @@ impl Settings {
         if self.renew_s.value.0 * 2 >= self.lease_s.value.0 {
             let message = format!(
                 "renew_s ({}, from {}) must be less than half of lease_s ({}, from {})",
-                self.renew_s.value.0, self.renew_s.source, self.lease_s.value.0, self.lease_s.source
+                self.renew_s.value.0,
+                self.renew_s.source,
+                self.lease_s.value.0,
+                self.lease_s.source
             );
             return Err(CliError::new(Fault::Config, message)
                 .hint("a lease that is renewed too rarely is lost while its holder still works"));
@@ -321,8 +324,11 @@ fn default_home(set: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf> {
     }
     match set("HOME").map(PathBuf::from) {
         Some(home) => Ok(home.join(".local/share/everturn")),
-        None => Err(CliError::new(Fault::Home, "there is no home: neither HOME nor EVERTURN_HOME is set")
-            .hint("say where with --home DIR")),
+        None => Err(CliError::new(
+            Fault::Home,
+            "there is no home: neither HOME nor EVERTURN_HOME is set",
+        )
+        .hint("say where with --home DIR")),
     }
 }
 
