@@ -203,7 +203,7 @@ export class FakeServer {
     session.running = run;
     session.interrupted = null;
     input.status = "started";
-    this.emit(session, "turn.started", { generation: run.generation, turn_run_id: run.run_id, input_ids: run.input_ids });
+    this.emit(session, "turn.started", { generation: run.generation, run_id: run.run_id, input_ids: run.input_ids });
     this.add(session, { role: "user", kind: input.kind === "continuation" ? "continuation" : "message", text: input.text, input_id: input.input_id }, run);
     this.emit(session, "run.started", { generation: run.generation, input_ids: run.input_ids, attempt: run.attempt, continues: null, model: this.model }, run);
     this.touch(session);

@@ -60,7 +60,7 @@ pub fn body(event: &Event<Session>) -> String {
         }
         Event::TurnStarted { generation, run_id, input_ids } => json!({
             "generation": generation,
-            "turn_run_id": run_id.as_str(),
+            "run_id": run_id.as_str(),
             "input_ids": input_ids.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }),
         Event::MessageAdded(message) | Event::MessageUpdated(message) => {

@@ -72,7 +72,7 @@ impl SessionHistory {
             .buffered(CONCURRENT)
             .try_collect()
             .await?;
-        let runs = futures::stream::iter(names(&feed, "turn.started", "turn_run_id"))
+        let runs = futures::stream::iter(names(&feed, "turn.started", "run_id"))
             .map(|id| async move { read_run(client, &id).await })
             .buffered(CONCURRENT)
             .try_collect()

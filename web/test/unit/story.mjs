@@ -69,7 +69,7 @@ export function tellStory() {
     const run = { run_id: `run_${n}`, generation, attempt: 0, state: "running", terminal: false, model: "script/story", started_at: clock(session.offset + 3) };
     session = { ...session, generation, state: "running", running: { run_id: run.run_id, generation, input_id: input.input_id, started_at: run.started_at } };
     runs = { ...runs, [run.run_id]: run };
-    emit("turn.started", { generation, turn_run_id: run.run_id, input_ids: [input.input_id] });
+    emit("turn.started", { generation, run_id: run.run_id, input_ids: [input.input_id] });
     add({ role: "user", kind, text: input.text, input_id: input.input_id }, run);
     emit("run.started", { generation, input_ids: [input.input_id], attempt: 0, continues: null, model: "script/story" }, run);
     touch();

@@ -42,8 +42,6 @@ pub(crate) struct Said {
     #[serde(default)]
     pub(crate) generation: Option<u64>,
     #[serde(default)]
-    pub(crate) turn_run_id: Option<String>,
-    #[serde(default)]
     pub(crate) continues: Option<String>,
     #[serde(default)]
     pub(crate) attempt: Option<u32>,

@@ -69,7 +69,7 @@ impl Builder {
             }),
             events: Vec::new(),
         });
-        self.event("turn.started", None, json!({ "turn_run_id": run }));
+        self.event("turn.started", None, json!({ "run_id": run }));
         let (role, kind) =
             if continues.is_some() { ("system", "continuation") } else { ("user", "message") };
         self.row(role, kind, json!({ "input_id": input, "run_id": run, "text": "…" }));
