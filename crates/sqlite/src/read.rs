@@ -75,7 +75,7 @@ fn list(
     filter: &SessionFilter,
     limit: u32,
 ) -> Result<Vec<SessionView>> {
-    let needle = filter.query.as_deref().map(Needle::new);
+    let needle = filter.query.as_deref().filter(|text| !text.is_empty()).map(Needle::new);
     // A listed session is read by its number, so that a row is passed over cheaply.
     let sql = format!(
         "SELECT s.session_no, s.title FROM sessions s \

@@ -8,6 +8,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
 mod admission;
+mod claims;
+mod feed;
+mod interruptions;
+mod nodes;
+mod prompts;
+mod sessions;
+mod turns;
 mod world;
 
 use std::future::Future;
@@ -79,5 +86,89 @@ cases! {
         an_interrupt_goes_first_and_stops_the_turn,
         modes_are_refused_where_they_make_no_sense,
         a_full_queue_refuses_and_keeps_nothing,
+    }
+    claims {
+        a_claim_makes_a_turn,
+        a_held_session_is_not_claimed_again,
+        an_expired_lease_is_taken_and_the_epoch_grows,
+        another_boot_frees_every_lease,
+        proof_of_death_frees_a_lease,
+        an_empty_queue_gives_the_lease_up,
+        a_batch_takes_what_people_queued,
+        a_run_that_was_handed_over_is_gone_on_with,
+        an_admission_may_claim_at_once,
+        a_renewal_moves_all_leases_of_a_node_and_tells_of_stops,
+        a_stop_names_its_turn_and_empties_the_queue,
+        a_session_says_what_it_does,
+    }
+    turns {
+        a_turn_becomes_messages_and_ends_once,
+        silence_is_an_answer_too,
+        a_failure_keeps_what_was_said,
+        after_a_stop_only_the_end_can_be_written,
+        records_are_written_all_or_none,
+        a_stale_writer_leaves_no_trace,
+        a_call_has_an_intent_before_and_a_result_after,
+        a_running_call_cannot_be_handed_over,
+        another_runs_call_is_out_of_reach,
+    }
+    prompts {
+        an_approval_waits_for_its_answer,
+        an_answer_must_fit_its_prompt,
+        a_prompt_runs_out,
+        an_end_withdraws_what_is_open,
+        a_prompt_belongs_to_its_turn,
+        a_choice_may_last,
+    }
+    interruptions {
+        streamed_text_stands_directly_above_the_marker,
+        the_cause_follows_the_evidence,
+        a_living_holder_is_left_alone,
+        the_first_to_resolve_a_run_is_the_only_one,
+        a_continuation_goes_ahead_and_ends_its_chain,
+        a_chain_that_is_used_up_ends_interrupted,
+        policy_decides_whether_to_go_on,
+        a_stop_wins_over_an_interruption,
+        a_batch_is_continued_as_a_whole,
+        a_person_takes_a_continuations_place,
+        a_claimed_continuation_stays,
+        a_person_decides_about_what_is_parked,
+        a_person_may_discard,
+        a_withdrawn_continuation_leaves_its_input_interrupted,
+        calls_are_left_as_what_is_known_of_them,
+        after_a_power_loss_numbering_goes_on_above,
+        nothing_reuses_a_number_before_the_interruption_is_recorded,
+        a_late_end_never_beats_the_interruption,
+    }
+    feed {
+        offsets_and_seqs_have_no_gaps,
+        what_was_published_is_what_is_read,
+        the_sink_is_told_before_the_caller,
+        any_window_of_a_journal_can_be_read,
+        an_old_picture_of_a_run_reads_the_new_journal,
+        what_is_not_there_reads_as_nothing,
+        numbers_are_reserved_ahead,
+        inputs_in_any_mode_say_how_they_came,
+    }
+    sessions {
+        a_session_is_read_back_whole,
+        a_patch_merges_and_names_its_revision,
+        a_closed_session_is_opened_by_a_person,
+        a_deletion_leaves_a_tombstone_and_nothing_else,
+        principals_never_meet,
+        the_limit_on_sessions_counts_living_ones,
+        lists_are_walked_newest_first,
+        text_is_found_whatever_its_case,
+        a_transcript_is_read_in_windows,
+        any_text_survives_everywhere,
+        what_needs_a_node_is_listed_oldest_first,
+        receipts_are_forgotten_in_the_end,
+        an_input_is_withdrawn_by_its_sender,
+        viewers_are_known_by_node,
+    }
+    nodes {
+        nodes_come_and_go,
+        tokens_are_found_by_their_hash,
+        one_refusal_touches_no_other_operation,
     }
 }

@@ -31,7 +31,7 @@ pub struct SessionView {
 pub struct SessionFilter {
     /// Only in this state.
     pub state: Option<SessionState>,
-    /// Only with this text in the title or a message (case-insensitive).
+    /// Only with this text in the title or a message (case-insensitive). Empty: all.
     pub query: Option<String>,
     /// After this place: `(updated_at in ms, session id)` of the last row seen. Newest first.
     pub cursor: Option<(i64, String)>,

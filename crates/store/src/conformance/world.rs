@@ -197,6 +197,10 @@ impl World {
         std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    pub(super) fn clock_now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     pub(super) async fn run<C: Command>(&self, command: C) -> Result<C::Reply, OpError> {
         execute(&*self.store, command).await
     }
@@ -379,6 +383,19 @@ impl World {
     pub async fn dump(&self, key: &SessionKey) -> String {
         use std::fmt::Write as _;
         let store = &*self.store;
+        let mut out = self.dump_session(key).await;
+        let _ = writeln!(out, "{:#?}", store.work(u32::MAX).await.unwrap());
+        let _ = writeln!(out, "{:#?}", store.nodes(u32::MAX).await.unwrap());
+        let _ = writeln!(out, "{:#?}", store.tokens().await.unwrap());
+        let counts = store.counts().await.unwrap();
+        let _ = writeln!(out, "{:?}", (counts.sessions, counts.queued, counts.unfinished));
+        out
+    }
+
+    /// Everything that can be read of a session, as text.
+    pub async fn dump_session(&self, key: &SessionKey) -> String {
+        use std::fmt::Write as _;
+        let store = &*self.store;
         let mut out = String::new();
         let _ = writeln!(out, "{:#?}", store.session(key).await.unwrap());
         let _ = writeln!(out, "{:#?}", store.tombstone(key).await.unwrap());
@@ -405,11 +422,6 @@ impl World {
         let _ = writeln!(out, "{:#?}", store.feed(key, 0, u32::MAX).await.unwrap());
         let _ = writeln!(out, "{:?}", store.feed_bounds(key).await.unwrap());
         let _ = writeln!(out, "{:?}", store.gaps(key).await.unwrap());
-        let _ = writeln!(out, "{:#?}", store.work(u32::MAX).await.unwrap());
-        let _ = writeln!(out, "{:#?}", store.nodes(u32::MAX).await.unwrap());
-        let _ = writeln!(out, "{:#?}", store.tokens().await.unwrap());
-        let counts = store.counts().await.unwrap();
-        let _ = writeln!(out, "{:?}", (counts.sessions, counts.queued, counts.unfinished));
         out
     }
 

@@ -98,7 +98,7 @@ impl Read for MemoryStore {
     ) -> Result<Vec<SessionView>> {
         let rows = self.rows()?;
         let place = |session: &Session| (session.updated_at.0, session.id.to_string());
-        let needle = filter.query.as_deref().map(Needle::new);
+        let needle = filter.query.as_deref().filter(|text| !text.is_empty()).map(Needle::new);
         let mut found: Vec<&Session> = rows
             .sessions
             .values()
