@@ -40,6 +40,12 @@ pub(crate) struct Order {
     pub(crate) json: bool,
 }
 
+/// How an input ended.
+pub(crate) struct Ended {
+    /// `completed`, `failed`, `cancelled`, `interrupted` or `rejected`.
+    pub(crate) outcome: String,
+}
+
 /// Submits an input and follows it to its end.
 ///
 /// # Errors
@@ -49,7 +55,7 @@ pub(crate) async fn follow(
     order: Order,
     signals: &mut Signals,
     screen: &mut Streams,
-) -> Result<Input> {
+) -> Result<Ended> {
     let (receipt, after) = submit(client, &order, signals, screen).await?;
     if order.json {
         let line = serde_json::json!({ "event": "receipt", "receipt": receipt });
@@ -70,7 +76,7 @@ pub(crate) async fn follow(
         waits_for_other: false,
         stops: 0,
         ended: None,
-        seen_end_of: HashSet::new(),
+        seen_end_of: None,
     };
     following.note_waiting(&receipt);
     following.go_on(&mut link, signals).await
@@ -132,7 +138,7 @@ fn unsure(error: CliError, order: &Order) -> CliError {
 }
 
 /// The feed position directly before the first run of the chain that `run` is the last of.
-async fn first_offset(client: &dyn Client, run: &str) -> Result<u64> {
+pub(crate) async fn first_offset(client: &dyn Client, run: &str) -> Result<u64> {
     let mut id = run.to_owned();
     loop {
         let run = client.run(&id).await?;
@@ -165,12 +171,13 @@ struct Following<'a> {
     stops: u32,
     /// The input, once it has its outcome.
     ended: Option<Input>,
-    /// Runs whose last event was shown.
-    seen_end_of: HashSet<String>,
+    /// The run whose last event was shown last, and the outcome that this means for the input if it
+    /// means one.
+    seen_end_of: Option<(String, Option<&'static str>)>,
 }
 
 impl Following<'_> {
-    async fn go_on(mut self, link: &mut Link<'_>, signals: &mut Signals) -> Result<Input> {
+    async fn go_on(mut self, link: &mut Link<'_>, signals: &mut Signals) -> Result<Ended> {
         let wait_until = Instant::now() + self.order.wait;
         let mut looks = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -185,12 +192,17 @@ impl Following<'_> {
                         return Err(self.still_queued());
                     }
                     Ok(()) => {}
-                    Err(error) if error.passing => link.suspect(error),
+                    // A server that leaves may do so with the last word: it needs no asking about.
+                    Err(error) if error.passing => match self.told() {
+                        Some(outcome) => return Ok(self.finish(outcome, None)),
+                        None => link.suspect(error),
+                    },
                     Err(error) => return Err(error),
                 }
             }
             if let Some(input) = self.over(give_up_at) {
-                return Ok(self.finish(input));
+                let outcome = input.receipt.outcome.clone().unwrap_or_default();
+                return Ok(self.finish(outcome, Some(input)));
             }
             if self.ended.is_some() && give_up_at.is_none() {
                 give_up_at = Some(Instant::now() + Duration::from_secs(5));
@@ -224,20 +236,30 @@ impl Following<'_> {
     fn over(&mut self, give_up_at: Option<Instant>) -> Option<Input> {
         let input = self.ended.as_ref()?;
         let shown = match &input.receipt.run_id {
-            Some(run) => self.seen_end_of.contains(run),
+            Some(run) => self.seen_end_of.as_ref().is_some_and(|(seen, _)| seen == run),
             None => true,
         };
         let late = give_up_at.is_some_and(|at| Instant::now() >= at);
         if shown || late { self.ended.take() } else { None }
     }
 
-    fn finish(self, input: Input) -> Input {
+    /// The outcome, as far as the last event alone says it.
+    fn told(&self) -> Option<String> {
+        self.seen_end_of.as_ref().and_then(|(_, outcome)| outcome.map(str::to_owned))
+    }
+
+    fn finish(self, outcome: String, input: Option<Input>) -> Ended {
         self.screen.break_data();
         if self.order.json {
-            let line = serde_json::json!({ "event": "input.ended", "input": input });
+            let line = serde_json::json!({
+                "event": "input.ended",
+                "input_id": self.input_id,
+                "outcome": outcome,
+                "input": input,
+            });
             self.screen.line(&line.to_string());
         }
-        input
+        Ended { outcome }
     }
 
     /// Looks at the input itself.
@@ -297,7 +319,8 @@ impl Following<'_> {
         match news {
             Ok(News::Lost(error)) => {
                 let patience = self.order.patience.as_secs();
-                self.talk(&format!("lost contact ({error}); trying again for {patience} s"));
+                let what = error.message;
+                self.talk(&format!("lost contact ({what}); trying again for {patience} s"));
                 Ok(false)
             }
             Ok(News::Back) => {
@@ -391,7 +414,14 @@ impl Following<'_> {
         }
         if event.is_terminal() {
             self.prompt = None;
-            self.seen_end_of.extend(said.run_id.clone());
+            let outcome = match event.name() {
+                "run.completed" => Some("completed"),
+                "run.failed" => Some("failed"),
+                "run.cancelled" => Some("cancelled"),
+                // A continuation may follow.
+                _ => None,
+            };
+            self.seen_end_of = said.run_id.clone().map(|run| (run, outcome));
             look = true;
         }
         if self.live {

@@ -74,7 +74,12 @@ async fn run(cli: Cli, term: Term) -> Result<Exit> {
             let settings = ready(&flags, "warn", term)?;
             commands::run::run(args, &settings, term).await
         }
-        Command::Chat(_) => Err(not_built("chat")),
+        Command::Chat(args) => {
+            args.agent.over(&mut flags);
+            args.patience.over(&mut flags);
+            let settings = ready(&flags, "warn", term)?;
+            commands::chat::run(args, &settings, term).await
+        }
         Command::Attach(args) => {
             args.patience.over(&mut flags);
             let settings = ready(&flags, "warn", term)?;

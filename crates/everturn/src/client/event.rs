@@ -36,6 +36,8 @@ pub(crate) struct Said {
     #[serde(default)]
     pub(crate) input_id: Option<String>,
     #[serde(default)]
+    pub(crate) request_id: Option<String>,
+    #[serde(default)]
     pub(crate) input_ids: Vec<String>,
     #[serde(default)]
     pub(crate) kind: Option<String>,

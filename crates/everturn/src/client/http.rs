@@ -242,7 +242,10 @@ impl Client for HttpClient {
             .header(reqwest::header::ACCEPT, "text/event-stream");
         let bytes = send(request).await?.bytes_stream();
         let events = SseByteStream::new(bytes).map(|event| {
-            event.map_err(|error| CliError::away(format!("the stream broke off: {error}")))
+            event.map_err(|error| {
+                tracing::debug!(%error, "a stream broke off");
+                CliError::away("the stream broke off")
+            })
         });
         Ok(Box::new(HttpFeed { events: events.boxed() }))
     }

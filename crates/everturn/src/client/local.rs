@@ -435,14 +435,6 @@ impl Client for LocalClient {
     }
 }
 
-impl LocalClient {
-    /// What is bound to this process only: a session whose turn nobody works on cannot be stopped by
-    /// its worker.
-    pub(crate) fn store(&self) -> &Arc<SqliteStore> {
-        &self.store
-    }
-}
-
 /// The session id that `text` names.
 pub(crate) fn session_id(text: &str) -> Result<SessionId> {
     SessionId::new(text).map_err(|error| {

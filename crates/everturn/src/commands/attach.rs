@@ -66,7 +66,8 @@ impl Watching {
     fn news(&mut self, news: News, screen: &mut Streams, patience_s: u64) {
         match news {
             News::Lost(error) => {
-                screen.talk(&format!("lost contact ({error}); trying again for {patience_s} s"));
+                let what = error.message;
+                screen.talk(&format!("lost contact ({what}); trying again for {patience_s} s"));
             }
             News::Back => screen.talk("back in contact"),
             News::Item(Item::Event(event)) if self.json => screen.line(&event.raw),

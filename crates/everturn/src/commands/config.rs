@@ -15,6 +15,7 @@ struct Shown<'a> {
     env: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     flag: Option<&'a str>,
+    about: &'a str,
 }
 
 /// `config show`
@@ -29,6 +30,7 @@ pub(crate) fn show(settings: &Settings, json: bool, only_set: bool) -> Result<Ex
                 source: source.to_string(),
                 env: row.env(),
                 flag: row.flag,
+                about: row.about,
             })
             .collect();
         print::json(&shown)?;

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub(crate) mod attach;
+pub(crate) mod chat;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod run;

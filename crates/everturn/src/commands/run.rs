@@ -81,10 +81,7 @@ pub(crate) async fn run(args: cli::Run, settings: &Settings, term: Term) -> Resu
     let client = connected.client;
     let followed = follow::follow(&*client, order, &mut signals, &mut screen).await;
     let exit = match followed {
-        Ok(input) => {
-            let outcome = input.receipt.outcome.unwrap_or_default();
-            Ok(Exit::of_outcome(&outcome))
-        }
+        Ok(ended) => Ok(Exit::of_outcome(&ended.outcome)),
         Err(error) => {
             screen.break_data();
             Err(error)
