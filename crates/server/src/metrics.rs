@@ -3,7 +3,7 @@
 //! Labels come from closed sets (routes, methods, statuses, kinds): no id, no name of a person, and
 //! nothing that a client could make up.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
@@ -18,15 +18,17 @@ const SECONDS: &[f64] =
 /// # Errors
 /// Another recorder was installed by somebody else.
 pub fn install_metrics() -> Result<PrometheusHandle, BuildError> {
-    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
-    if let Some(recorder) = RECORDER.get() {
+    static RECORDER: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
+    let mut installed = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(recorder) = &*installed {
         return Ok(recorder.clone());
     }
     let recorder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)?
         .install_recorder()?;
     describe();
-    Ok(RECORDER.get_or_init(|| recorder).clone())
+    *installed = Some(recorder.clone());
+    Ok(recorder)
 }
 
 fn describe() {

@@ -140,8 +140,7 @@ fn check_system(system: Option<&str>) -> Answer<()> {
     let max = limits::SYSTEM_BYTES_MAX;
     match system {
         Some(system) if system.len() > max => {
-            Err(Refused::new(Code::TextTooLarge, format!("system has more than {max} bytes"))
-                .hint("send at most 256 KiB"))
+            Err(Refused::field("system", format_args!("has more than {max} bytes")))
         }
         _ => Ok(()),
     }
