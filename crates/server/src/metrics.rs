@@ -41,6 +41,10 @@ fn describe() {
     );
     describe_counter!("everturn_rate_limited_total", "Requests refused for being too many");
     describe_counter!("everturn_storage_failures_total", "Requests that met a store that failed");
+    describe_counter!(
+        "everturn_slow_peers_total",
+        "Connections cut because their peer did not read"
+    );
     describe_counter!("everturn_inputs_total", "Inputs accepted");
     describe_counter!("everturn_interruptions_total", "Interruptions recorded");
     describe_gauge!("everturn_connections", "Open connections");
