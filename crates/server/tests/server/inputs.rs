@@ -15,9 +15,13 @@ async fn an_input_gets_a_receipt_and_makes_its_session() {
     assert_eq!(answer.status, 202);
     let receipt = answer.json();
     assert_eq!(receipt["session_id"], "new");
-    assert_eq!(receipt["status"], "queued");
     assert_eq!(receipt["delivery"], "queued");
-    assert_eq!(receipt["position"], 1);
+    // On an idle session the turn may be claimed with the admission.
+    match receipt["status"].as_str().unwrap() {
+        "queued" => assert_eq!(receipt["position"], 1),
+        "started" => assert_eq!(receipt["generation"], 1),
+        other => panic!("{other}"),
+    }
     assert_eq!(receipt["replayed"], false);
     assert!(receipt["request_id"].as_str().unwrap().starts_with("req_"), "{receipt}");
     assert_eq!(receipt.get("waiting_for"), None);
