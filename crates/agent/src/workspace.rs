@@ -185,11 +185,9 @@ impl Workspace {
             }
             // A rename needs no permission on the file itself, but its owner made it read-only
             // for a reason.
-            match rustix::fs::accessat(&folder, &name, Access::WRITE_OK, AtFlags::EACCESS) {
-                Err(error @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => {
-                    return Err(failed(error.into()));
-                }
-                _ => {}
+            let access = rustix::fs::accessat(&folder, &name, Access::WRITE_OK, AtFlags::EACCESS);
+            if let Err(error @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) = access {
+                return Err(failed(error.into()));
             }
         }
         let before = existing.as_ref().map(Version::of);

@@ -229,7 +229,14 @@ struct Supervisor {
 impl Supervisor {
     fn run(&mut self) -> ExitCode {
         loop {
+            // Before looking at what they announce: a child that ends after the look rings again.
+            let told = drain(self.told.as_fd());
+            drain(self.children.as_fd());
+            drain(self.timer.as_fd());
             self.reap();
+            if told {
+                self.begin(End::Terminated, GRACE_MS);
+            }
             self.listen();
             let now = Instant::now();
             self.decide(now);
@@ -261,13 +268,8 @@ impl Supervisor {
         }
     }
 
-    /// Takes in what the server says, and signals from elsewhere.
+    /// Takes in what the server says.
     fn listen(&mut self) {
-        drain(self.children.as_fd());
-        drain(self.timer.as_fd());
-        if drain(self.told.as_fd()) {
-            self.begin(End::Terminated, GRACE_MS);
-        }
         let Some(mut input) = self.input.take() else { return };
         let mut open = input.fill();
         while let Some(text) = input.next() {
