@@ -1,3 +1,5 @@
+//! Choosing a model: names, keys, probes.
+
 #![allow(clippy::unwrap_used)]
 
 use everturn_sim::openai::OpenAi;

@@ -1,3 +1,5 @@
+//! Retries: how often, how long, and only before the first event.
+
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::VecDeque;

@@ -1,3 +1,5 @@
+//! The scripted provider: its file format and what it says.
+
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use everturn_core::recovery::continuation_note;

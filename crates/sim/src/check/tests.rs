@@ -1,6 +1,7 @@
+//! A good history passes; each planted violation is found, and by the check that it is planted for.
+
 #![allow(clippy::unwrap_used)]
 
-//! A good history passes; each planted violation is found, and by the check that it is planted for.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

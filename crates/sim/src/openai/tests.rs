@@ -1,3 +1,5 @@
+//! The strict server refuses what a strict provider would.
+
 #![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
