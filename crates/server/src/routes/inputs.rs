@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json as JsonReply;
 use axum::extract::{RawQuery, State};
 use everturn_api::Code;
-use everturn_api::input::Input;
+use everturn_api::input::{Input, WaitingFor};
 use everturn_api::page::Page;
 use everturn_core::{InputId, InputStatus, Principal, SessionId, limits};
 
@@ -14,6 +14,7 @@ use crate::access::{Controller, Reader};
 use crate::extract::{Id, Query};
 use crate::problem::{Answer, Refused};
 use crate::state::Server;
+use crate::wire;
 
 /// Inputs of a session
 #[utoipa::path(get, path = "/v1/sessions/{id}/inputs", tag = "inputs",
@@ -98,7 +99,15 @@ pub(super) async fn show(
         () = server.stopping().cancelled() => server.engine().read().input(&id).await?,
     };
     let (input, position) = found.ok_or_else(|| not_found(&id))?;
-    Ok(JsonReply(Input::new(&input, position)))
+    let mut shown = Input::new(&input, position);
+    if input.status == InputStatus::Queued
+        && let Some(view) = server.engine().read().session(&input.session_key()).await?
+        && let Some(lease) = wire::other_holder(&server, view.session.lease.as_ref()).await
+    {
+        shown.receipt.waiting_for =
+            Some(WaitingFor { node: lease.holder.to_string(), since: lease.since.rfc3339() });
+    }
+    Ok(JsonReply(shown))
 }
 
 /// Withdraws an input that still waits

@@ -54,6 +54,7 @@ async fn a_leaving_server_hands_its_turn_over_at_a_step_boundary() {
         let input = client.outcome(&one.input_id).await.unwrap();
         assert_eq!(input["outcome"], "completed", "{input}");
     }
+    follower.wait_for_event("run.completed", 2).await.unwrap();
     let record = follower.record();
     assert_eq!(record.count("run.handed_over"), 1);
     assert_eq!(record.count("run.interrupted"), 0);
@@ -100,6 +101,7 @@ async fn a_leaving_server_hears_the_answer_under_way_to_its_end() {
     assert!(server.process.wait().await.unwrap().success());
     let _server = spec.start().await.unwrap();
     assert_eq!(client.outcome(&accepted.input_id).await.unwrap()["outcome"], "completed");
+    follower.wait_for_event("run.completed", 1).await.unwrap();
     assert_eq!(follower.record().text(), "Nearly there.");
     assert_eq!(openai.requests().len(), 1);
     verify(&client, &["s"], vec![accepted], vec![seen(follower)]).await;
@@ -123,6 +125,7 @@ async fn a_step_that_does_not_end_in_time_is_interrupted() {
     server.terminate().await.unwrap();
     let _server = spec.start().await.unwrap();
     assert_eq!(client.outcome(&accepted.input_id).await.unwrap()["outcome"], "completed");
+    follower.wait_for_event("run.completed", 1).await.unwrap();
     let record = follower.record();
     assert_eq!((record.count("run.interrupted"), record.text().as_str()), (1, "Stuck and free."));
     assert_eq!(openai.violations(), Vec::<String>::new());

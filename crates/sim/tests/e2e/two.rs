@@ -86,13 +86,13 @@ async fn a_run_beside_a_server_waits_for_its_turn_and_takes_over() {
     openai.push(Reply::new().text("The server's ").gate(&gate).text("never"));
     openai.push(Reply::new().text("The command's."));
     let home = Home::new().unwrap();
+    // With this in the way, the server cannot leave word of where it is.
+    std::fs::create_dir(home.path().join("server.json")).unwrap();
     let mut server = serve_openai(&home, &openai).start().await.unwrap();
     let client = server.client().unwrap();
     let first = client.say("s", "r1", "to the server").await.unwrap();
     let reader = Follower::feed(&client, "s");
     reader.wait_for_event("text.delta", 1).await.unwrap();
-    // Without this file nothing says where the server is.
-    std::fs::remove_file(home.path().join("server.json")).unwrap();
     let args = ["--session", "s", "--request-id", "r2", "to the command"];
     let process = run(&home, &openai, &args).start().unwrap();
     let second = wait::until("the command's input", || async {
@@ -113,4 +113,42 @@ async fn a_run_beside_a_server_waits_for_its_turn_and_takes_over() {
     assert_eq!(openai.requests().len(), 2);
     assert_eq!(openai.violations(), Vec::<String>::new());
     verify(&client, &["s"], vec![first], vec![seen(reader)]).await;
+}
+
+/// P3, P5: a server that is started beside a `run` leaves its turn alone, lets inputs wait behind it,
+/// and takes over once the command is killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_beside_a_run_waits_for_its_turn_and_takes_over() {
+    let openai = OpenAi::start().await.unwrap();
+    let gate = Gate::new();
+    openai.push(Reply::new().text("The command's ").gate(&gate).text("never"));
+    openai.push(Reply::new().text("answer."));
+    openai.push(Reply::new().text("The server's."));
+    let home = Home::new().unwrap();
+    let args = ["--session", "s", "--request-id", "r1", "to the command"];
+    let mut process = run(&home, &openai, &args).start().unwrap();
+    process.out.wait_for_text("The command's ").await.unwrap();
+    let _server = serve_openai(&home, &openai).start().await.unwrap();
+    let client = home.client().unwrap();
+    let follower = Follower::feed(&client, "s");
+    let second = client.say("s", "r2", "to the server").await.unwrap();
+    let receipt = client.get(&format!("/v1/inputs/{}", second.input_id)).await.unwrap();
+    let receipt = receipt.expect(200).unwrap();
+    assert_eq!(receipt["status"], "queued");
+    assert!(receipt["waiting_for"]["node"].is_string(), "{receipt}");
+    assert_eq!(client.session("s").await.unwrap()["state"], "running");
+    assert_eq!(openai.requests().len(), 1);
+    process.kill();
+    assert_eq!(client.outcome(&second.input_id).await.unwrap()["outcome"], "completed");
+    let said = client.texts("s", "assistant", "message").await.unwrap();
+    assert_eq!(said, ["The command's ", "answer.", "The server's."]);
+    let end = follower.wait_for_event("run.interrupted", 1).await.unwrap();
+    assert_eq!(end["evidence"]["holder_gone"], true);
+    follower.wait_for_event("run.completed", 2).await.unwrap();
+    // The same command again is told how its input ended.
+    let again = run(&home, &openai, &args).run().await.unwrap();
+    assert_eq!(again.code, Some(0), "{again:?}");
+    assert_eq!(openai.requests().len(), 3);
+    assert_eq!(openai.violations(), Vec::<String>::new());
+    verify(&client, &["s"], vec![second], vec![seen(follower)]).await;
 }
