@@ -15,8 +15,8 @@ use crate::settings::Flags;
     long_about = "An agent server that never loses a turn.\n\nEverturn runs conversations with an agent. Every input that it accepts ends in exactly one visible outcome, whatever dies in between: the browser, the network, the process, the machine.",
     after_help = "Examples:\n  everturn serve                      start the server and open the page that it names\n  everturn run 'What is in here?'     one question, answered in the terminal\n  everturn chat                       a conversation in the terminal\n  everturn doctor                     what is wrong, and what to do about it\n\nExit codes: 0 completed, 1 failed, 2 usage, 3 cancelled, 4 interrupted, 5 lost contact, 6 still queued.",
     arg_required_else_help = true,
-    propagate_version = true,
     disable_help_subcommand = true,
+    args_override_self = true,
     max_term_width = 100
 )]
 pub(crate) struct Cli {
@@ -57,13 +57,9 @@ impl Common {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the server
     Serve(Serve),
-    /// Ask one thing and stream the answer
     Run(Run),
-    /// Hold a conversation in the terminal
     Chat(Chat),
-    /// Follow a session as it happens
     Attach(Attach),
     /// Read and tidy sessions
     #[command(subcommand)]
@@ -71,7 +67,6 @@ pub(crate) enum Command {
     /// Look at turns
     #[command(subcommand)]
     Turn(Turn),
-    /// Check the home, the store, the model and the limits
     Doctor(Doctor),
     /// Settings
     #[command(subcommand)]
@@ -117,6 +112,7 @@ impl Agent {
 /// `serve`
 #[derive(Debug, Args)]
 #[command(
+    about = "Run the server",
     long_about = "Run the server.\n\nPrints `listening on http://HOST:PORT` on stdout once it is ready; everything else goes to stderr. What a server before it left unfinished is resolved, and continued where the session's policy says so. SIGTERM or Ctrl-C: turns end, or are handed over at their next step; reads are answered meanwhile. A second signal ends the process at once; nothing that was accepted is lost.",
     after_help = "Examples:\n  everturn serve\n  everturn serve --listen 127.0.0.1:0 --model ollama/qwen3\n  everturn serve --home /srv/everturn --workspace /srv/project"
 )]
@@ -146,8 +142,9 @@ impl Patience {
 /// `run`
 #[derive(Debug, Args)]
 #[command(
+    about = "Ask one thing and stream the answer",
     long_about = "Ask one thing and stream the answer to stdout.\n\nUses a running server of the same home, else runs the turn in this process. The input is durable before the model is asked: if this command dies, the same command with the same --request-id goes on where it was. Tools that need approval ask in the terminal; without one they are denied, unless --allow opens them.",
-    after_help = "Examples:\n  everturn run 'What is in here?'\n  git diff | everturn run --session review -\n  everturn run --allow shell --request-id nightly-1 'Run the tests and fix what fails'\n\nExit codes: 0 completed, 1 failed, 2 usage, 3 cancelled, 4 interrupted, 5 lost contact for longer than --reconnect (the input is safe), 6 still queued after --wait (the input is safe)."
+    after_help = "Examples:\n  everturn run 'What is in here?'\n  git diff | everturn run --session review -\n  everturn run --allow shell --session nightly --request-id nightly-1 'Run the tests'\n\nExit codes: 0 completed, 1 failed, 2 usage, 3 cancelled, 4 interrupted, 5 lost contact for longer than --reconnect (the input is safe), 6 still queued after --wait (the input is safe)."
 )]
 pub(crate) struct Run {
     /// What to say; `-` reads it from stdin
@@ -177,6 +174,7 @@ pub(crate) struct Run {
 /// `chat`
 #[derive(Debug, Args)]
 #[command(
+    about = "Hold a conversation in the terminal",
     long_about = "Hold a conversation in the terminal.\n\nUses a running server of the same home, else runs the turns in this process. What you type while a turn runs is queued. Ctrl-C stops the turn, a second one leaves; Ctrl-D leaves when nothing runs. `/help` lists what else can be typed. With stdin not a terminal every line is one input, and approvals are denied unless --allow opens them.",
     after_help = "Examples:\n  everturn chat\n  everturn chat --session review\n  printf 'Hello\\nAnd again\\n' | everturn chat"
 )]
@@ -196,6 +194,7 @@ pub(crate) struct Chat {
 /// `attach`
 #[derive(Debug, Args)]
 #[command(
+    about = "Follow a session as it happens",
     long_about = "Follow a session as it happens, until Ctrl-C or until the session is deleted. Without --after it begins with what happens now.",
     after_help = "Examples:\n  everturn attach review\n  everturn attach review --after 0 --json"
 )]
@@ -325,6 +324,7 @@ pub(crate) enum Turn {
 /// `doctor`
 #[derive(Debug, Args)]
 #[command(
+    about = "Check the home, the store, the model and the limits",
     long_about = "Check the home, the store, the model and the limits, and say what to do. Exit code 1 if anything is a problem. Changes nothing, and may be run beside a server.",
     after_help = "Examples:\n  everturn doctor\n  everturn doctor --json\n  everturn doctor --offline"
 )]

@@ -10,7 +10,7 @@ pub(crate) struct Term {
     pub(crate) stdin_tty: bool,
     pub(crate) stdout_tty: bool,
     pub(crate) stderr_tty: bool,
-    no_color: bool,
+    pub(crate) no_color: bool,
 }
 
 impl Term {

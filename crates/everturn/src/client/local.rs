@@ -40,7 +40,7 @@ pub(crate) struct LocalClient {
 }
 
 fn bad_id(error: &IdError) -> CliError {
-    CliError::api(Code::BadId, format!("the id {error}"))
+    CliError::api(Code::BadId, format!("the id: {error}"))
 }
 
 impl LocalClient {
@@ -200,7 +200,7 @@ impl Client for LocalClient {
         }
         let request_id = match &input.request_id {
             Some(id) => RequestId::new(id).map_err(|error| {
-                CliError::api(Code::BadRequestId, format!("the request id {error}"))
+                CliError::api(Code::BadRequestId, format!("the request id: {error}"))
             })?,
             None => RequestId::from_uuid(self.store.clock().uuid()),
         };
@@ -438,7 +438,7 @@ impl Client for LocalClient {
 /// The session id that `text` names.
 pub(crate) fn session_id(text: &str) -> Result<SessionId> {
     SessionId::new(text).map_err(|error| {
-        CliError::new(Fault::Usage, format!("the session id {text:?} {error}"))
+        CliError::new(Fault::Usage, format!("the session id {text:?}: {error}"))
             .hint("ids have 1 to 128 of A-Z a-z 0-9 _ . - and do not start with a dot")
     })
 }

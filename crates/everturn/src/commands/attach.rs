@@ -96,8 +96,10 @@ pub(crate) fn show(renderer: &mut Renderer, event: &Event, to: &mut dyn Surface)
             to.talk(&paint.quiet(&format!("an input was withdrawn: {reason}")));
         }
         "run.started" => {
-            to.break_data();
-            if said.continues.is_some() {
+            // A continuation goes on with the text where it broke off.
+            if said.continues.is_none() {
+                to.break_data();
+            } else {
                 let attempt = said.attempt.unwrap_or(0);
                 to.talk(&paint.quiet(&format!("going on (attempt {attempt})")));
             }
@@ -115,7 +117,7 @@ pub(crate) fn show(renderer: &mut Renderer, event: &Event, to: &mut dyn Surface)
         }
         _ => renderer.event(event, to),
     }
-    if event.is_terminal() {
+    if event.is_terminal() && event.name() != "run.interrupted" {
         to.break_data();
     }
 }

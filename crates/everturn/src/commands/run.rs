@@ -28,7 +28,7 @@ pub(crate) async fn run(args: cli::Run, settings: &Settings, term: Term) -> Resu
     }
     let request = match &args.request_id {
         Some(id) => RequestId::new(id).map_err(|error| {
-            CliError::usage(format!("the request id {id:?} {error}"))
+            CliError::usage(format!("the request id {id:?}: {error}"))
                 .hint("use 1 to 255 visible ASCII characters")
         })?,
         None => connect::fresh_request()?,

@@ -127,7 +127,8 @@ pub(crate) async fn list(settings: &Settings, json: bool) -> Result<Exit> {
 pub(crate) async fn revoke(settings: &Settings, id: &str) -> Result<Exit> {
     let missing = || {
         // Whoever gives the secret in place of the id shall not find it in a log (promise P14).
-        let shown = if id.starts_with("evt_") { "with this id".to_owned() } else { format!("{id:?}") };
+        let shown =
+            if id.starts_with("evt_") { "with this id".to_owned() } else { format!("{id:?}") };
         CliError::new(Fault::NoToken, format!("there is no token {shown}"))
             .hint("`everturn token list` shows them; it is the id that is needed, not the secret")
     };

@@ -52,6 +52,11 @@ fn walk(path: &Path, text: &str, prefix: &str, table: &DeTable<'_>, said: &mut S
         } else if let (DeValue::Table(inner), true) = (value.get_ref(), is_group(&key)) {
             walk(path, text, &key, inner, said)?;
         } else {
+            if is_group(&key) {
+                let what = format!("{key} is a group of settings, not one");
+                return Err(at(path, line, &what)
+                    .hint(format!("write [{key}] and below it the settings of the group")));
+            }
             let error = at(path, line, &format!("there is no setting named {key:?}"));
             return Err(match nearest(&key) {
                 Some(near) => error.hint(format!("did you mean {near}?")),

@@ -116,11 +116,11 @@ macro_rules! settings {
 
 settings! {
     home: PathBuf = "home", None, Some("--home"),
-        "Folder that holds everything: store, key, log of the command line. Default: `$XDG_DATA_HOME/everturn`, else `~/.local/share/everturn`. Not in the home's own file";
+        "Folder that holds everything. Default: `$XDG_DATA_HOME/everturn`, else `~/.local/share/everturn`. Not in the file that lies in the home itself";
     listen: SocketAddr = "listen", Some("127.0.0.1:8787"), Some("--listen"),
         "Address that `serve` listens on. Port 0 picks a free one. Outside loopback a token must exist";
     store: Option<String> = "store", None, Some("--store"),
-        "The store: a path, or `sqlite:PATH`. Default: `everturn.db` in the home";
+        "Folder of the store, or `sqlite:FOLDER`; `everturn.db` is in it. Default: the home";
     model: Option<String> = "model", None, Some("--model"),
         "`PROVIDER/NAME` of the model for sessions that name none; see docs/models.md for what holds when it is not set";
     workspace: Option<PathBuf> = "workspace", None, Some("--workspace"),

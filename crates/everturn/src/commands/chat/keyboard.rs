@@ -102,10 +102,11 @@ impl Keyboard {
 
     fn ask(&self, what: Do) {
         if let Some((asks, wake)) = &self.asks {
-            // The thread ends with the process only; a failure here is the same as a dead terminal,
-            // which shows as the end of input.
-            let _ = asks.send(what);
+            // Woken first: the thread takes the wake-up back when it takes what is asked, so that a
+            // late one never ends what was only just begun. The thread ends with the process only; a
+            // failure here is that of a dead terminal, which shows as the end of input.
             let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+            let _ = asks.send(what);
         }
     }
 

@@ -4,7 +4,7 @@ mod keyboard;
 mod screen;
 mod talk;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use everturn_api::Code;
@@ -33,6 +33,8 @@ use screen::Screen;
 
 /// How often inputs whose end was missed are looked at.
 const LOOK: Duration = Duration::from_secs(5);
+/// How long the last event of a turn whose end is known is waited for.
+const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 /// Messages of an older conversation that are shown at the start.
 const RECALL: u32 = 4;
 
@@ -73,7 +75,8 @@ pub(crate) async fn run(args: cli::Chat, settings: &Settings, term: Term) -> Res
         keyboard,
         renderer: Renderer::default(),
         outbox: VecDeque::new(),
-        mine: BTreeSet::new(),
+        mine: BTreeMap::new(),
+        shown: BTreeSet::new(),
         own_requests: BTreeSet::new(),
         running: None,
         interrupted: None,
@@ -81,7 +84,7 @@ pub(crate) async fn run(args: cli::Chat, settings: &Settings, term: Term) -> Res
         asked: None,
         live: false,
         prompting: false,
-        interrupts: 0,
+        interrupted_at: None,
         closing: false,
         exit: Exit::Completed,
     };
@@ -121,8 +124,11 @@ struct Chat<'a> {
     renderer: Renderer,
     /// Not accepted yet, in order.
     outbox: VecDeque<Outgoing>,
-    /// Accepted here, and not ended.
-    mine: BTreeSet<String>,
+    /// Accepted here, and not ended or not shown to the end; with the moment at which the end was
+    /// learnt of.
+    mine: BTreeMap<String, Option<Instant>>,
+    /// Runs whose last event was shown.
+    shown: BTreeSet<String>,
     own_requests: BTreeSet<String>,
     /// Generation and run of the turn under way.
     running: Option<(u64, String)>,
@@ -134,7 +140,7 @@ struct Chat<'a> {
     live: bool,
     /// Whether the keyboard shows its prompt.
     prompting: bool,
-    interrupts: u32,
+    interrupted_at: Option<Instant>,
     /// The pipe has ended: leave when everything is answered.
     closing: bool,
     exit: Exit,
@@ -315,7 +321,7 @@ impl Chat<'_> {
                         self.talk(&line);
                     }
                     if receipt.status != "terminal" {
-                        self.mine.insert(receipt.input_id);
+                        self.mine.insert(receipt.input_id, None);
                     }
                 }
                 Err(error) if error.passing => {
@@ -339,11 +345,20 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// Looks at the inputs that should have an end by now.
+    /// Looks at the inputs that should have an end by now. One that has it is done with when the end
+    /// was shown as well.
     async fn look(&mut self) -> Result<()> {
-        for id in self.mine.clone() {
+        let ids: Vec<String> = self.mine.keys().cloned().collect();
+        for id in ids {
             let input = self.client.input(&id, Duration::ZERO).await?;
             if input.receipt.status != "terminal" {
+                continue;
+            }
+            let run = &input.receipt.run_id;
+            let shown = run.as_ref().is_none_or(|run| self.shown.contains(run));
+            let known = self.mine.get(&id).copied().flatten();
+            if !shown && known.is_none_or(|at| at.elapsed() < SHOWN_WITHIN) {
+                self.mine.insert(id, known.or_else(|| Some(Instant::now())));
                 continue;
             }
             self.mine.remove(&id);
@@ -404,7 +419,6 @@ impl Chat<'_> {
                 let run = said.run_id.clone().unwrap_or_default();
                 self.running = said.generation.map(|generation| (generation, run));
                 self.interrupted = None;
-                self.interrupts = 0;
             }
             "session.updated" => {
                 if let Some(session) = &said.session {
@@ -441,7 +455,7 @@ impl Chat<'_> {
         if event.is_terminal() {
             self.running = None;
             self.prompt = None;
-            self.interrupts = 0;
+            self.shown.extend(said.run_id.clone());
         }
         if event.is_terminal() || event.name() == "input.cancelled" {
             self.look().await?;

@@ -1,6 +1,9 @@
 //! What the person says and does in a chat: messages, answers, commands, Ctrl-C.
 
+use std::time::Duration;
+
 use everturn_api::Code;
+use tokio::time::Instant;
 
 use super::{Chat, Next, Outgoing, Typed};
 use crate::client::Decide;
@@ -11,8 +14,7 @@ use crate::render;
 use crate::surface::Surface as _;
 use crate::term::one_line;
 
-const HELP: &str = "\
-  TEXT          say it; while a turn runs it is queued
+const HELP: &str = "  TEXT          say it; while a turn runs it is queued
   /stop         stop the turn; Ctrl-C does the same
   /queue        what is queued
   /cancel ID    withdraw a queued input
@@ -21,6 +23,9 @@ const HELP: &str = "\
   /session      the id of this conversation
   /quit         leave; Ctrl-D does the same
   //TEXT        say something that begins with a slash";
+
+/// Within this, a second Ctrl-C is the one that leaves.
+const AGAIN: Duration = Duration::from_secs(5);
 
 impl Chat<'_> {
     pub(super) async fn typed(&mut self, typed: Typed) -> Result<Next> {
@@ -33,7 +38,7 @@ impl Chat<'_> {
                 if self.in_terminal {
                     self.end_prompt();
                 }
-                self.interrupts = 0;
+                self.interrupted_at = None;
                 self.line(&line).await
             }
             Typed::Interrupt => {
@@ -170,8 +175,9 @@ impl Chat<'_> {
 
     /// Ctrl-C: the first stops the turn, the second leaves.
     pub(super) async fn interrupt(&mut self) -> Result<Next> {
-        self.interrupts += 1;
-        if self.interrupts > 1 {
+        let again = self.interrupted_at.is_some_and(|at| at.elapsed() < AGAIN);
+        self.interrupted_at = Some(Instant::now());
+        if again {
             return Ok(Next::Leave(if self.in_terminal {
                 Exit::Completed
             } else {
