@@ -77,7 +77,8 @@ impl<F: Feed> Writer<F> {
             }
             tokio::select! {
                 biased;
-                () = self.server.stopping().cancelled() => return None,
+                // Before the end, so that a viewer gets the last word of a turn that ended while the
+                // server drained.
                 result = self.feed.next(&mut out) => match result {
                     Ok(goes_on) => {
                         self.failures = 0;
@@ -97,6 +98,7 @@ impl<F: Feed> Writer<F> {
                         frame::comment(&mut out, "the store does not answer, trying again");
                     }
                 },
+                () = self.server.stopping().cancelled() => return None,
                 () = &mut self.timer => frame::comment(&mut out, "heartbeat"),
             }
         }
