@@ -9,10 +9,12 @@ use tokio::task::JoinSet;
 
 use crate::client::{Accepted, Client};
 use crate::follow::{Follower, Record, is_terminal};
-use crate::wait;
+use crate::{tier, wait};
 
 /// How long one input may take to be accepted, or to end, while the server comes and goes.
-const PATIENCE: Duration = Duration::from_secs(240);
+fn patience() -> Duration {
+    Duration::from_secs(tier::count(240, 1_500) as u64)
+}
 
 /// How much.
 #[derive(Debug, Clone)]
@@ -95,7 +97,7 @@ impl Load {
     /// # Errors
     /// They are not in time.
     pub async fn reaches(&self, count: usize) -> Result<()> {
-        wait::until_for(PATIENCE, "progress", || async {
+        wait::until_for(patience(), "progress", || async {
             let (accepted, ended) = self.progress();
             Ok((accepted + ended >= count).then_some(()))
         })
@@ -133,7 +135,7 @@ impl Load {
 /// # Errors
 /// It does not come to rest in time.
 pub async fn settled_offset(client: &Client, session: &str) -> Result<u64> {
-    wait::until_for(PATIENCE, "a session at rest", || async {
+    wait::until_for(patience(), "a session at rest", || async {
         let view = client.session(session).await?;
         let rests = view["running"].is_null() && view["queue_length"] == 0;
         Ok(view["offset"].as_u64().filter(|_| rests))
@@ -168,14 +170,14 @@ impl Worker {
             accepted.push(one);
         }
         for one in &accepted {
-            self.client.outcome_within(&one.input_id, PATIENCE).await?;
+            self.client.outcome_within(&one.input_id, patience()).await?;
             self.progress.ended.fetch_add(1, Ordering::Relaxed);
         }
         Ok((accepted, self.follower))
     }
 
     async fn say(&self, name: &str, text: &str) -> Result<Accepted> {
-        self.client.say_until_accepted(&self.session, name, text, PATIENCE).await
+        self.client.say_until_accepted(&self.session, name, text, patience()).await
     }
 }
 

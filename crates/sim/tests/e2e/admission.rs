@@ -170,3 +170,30 @@ async fn the_same_identity_is_one_input_for_ever() {
     let fresh = client.submit("s", "r2", "hello").await.unwrap();
     assert_eq!(fresh.problem(410).unwrap(), "session_deleted");
 }
+
+/// P2: however many send the same identity at the same moment, it is one input, and one of them is
+/// told that it was the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_identity_from_many_at_once_is_one_input() {
+    let script = "[[rule]]\nreply = [{ text = \"Yes.\" }]\n";
+    let home = Home::new().unwrap();
+    let a = home.serve(&home.script(script).unwrap()).unwrap().start().await.unwrap();
+    let b = home.serve(&home.script(script).unwrap()).unwrap().start().await.unwrap();
+    let (at_a, at_b) = (a.client().unwrap(), b.client().unwrap());
+    for round in 0..10 {
+        let name = format!("r{round}");
+        // At both servers of the home.
+        let receipts = futures::future::join_all((0..16).map(|number| {
+            let client = if number % 2 == 0 { &at_a } else { &at_b };
+            let name = &name;
+            async move { client.submit("s", name, "hello").await.unwrap().expect(202).unwrap() }
+        }))
+        .await;
+        let first = receipts.iter().filter(|receipt| receipt["replayed"] == false).count();
+        assert_eq!(first, 1, "{receipts:?}");
+        assert!(receipts.iter().all(|one| one["input_id"] == receipts[0]["input_id"]));
+        at_a.outcome(text(&receipts[0], "input_id")).await.unwrap();
+    }
+    assert_eq!(at_b.texts("s", "user", "message").await.unwrap().len(), 10);
+    verify(&at_b, &["s"], vec![], vec![]).await;
+}

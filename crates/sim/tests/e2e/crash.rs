@@ -125,3 +125,49 @@ async fn a_home_that_is_interrupted_again_and_again_waits_for_a_person() {
     accepted.push(later);
     verify_with(&client, &["s1", "s2", "s3"], accepted, vec![seen(follower)], |_| {}).await;
 }
+
+/// P5: as often as the policy allows a turn is continued, and never more; what was said in all of its
+/// runs is the answer's beginning, said once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_is_continued_as_often_as_its_policy_allows() {
+    let home = Home::new().unwrap();
+    let spec = home
+        .serve(&home.script(SLOW).unwrap())
+        .unwrap()
+        .env("EVERTURN_RECOVERY_LOOP_BREAKER_STARTS", "1000");
+    let mut server = spec.start().await.unwrap();
+    let client = home.client().unwrap();
+    let follower = Follower::feed(&client, "s");
+    let first = client.say("s", "r1", "count").await.unwrap();
+    let second = client.say("s", "r2", "count").await.unwrap();
+    for kill in 1..=3 {
+        // Some of each run is seen before it dies.
+        follower
+            .wait_for(|record| {
+                let run = runs(record).get(kill - 1)?.clone();
+                let of_run = record.events.iter().filter(|seen| {
+                    seen.event == "text.delta" && seen.json()["run_id"] == run.as_str()
+                });
+                (of_run.count() >= 2).then_some(())
+            })
+            .await
+            .unwrap();
+        server.restart().await.unwrap();
+        follower.wait_for_event("run.interrupted", kill).await.unwrap();
+    }
+    assert_eq!(client.outcome(&first.input_id).await.unwrap()["outcome"], "interrupted");
+    let of_first: Vec<String> = runs(&follower.record())[..3].to_vec();
+    assert_eq!(client.run(&of_first[2]).await.unwrap()["attempt"], 2);
+    // The next input runs, and the interruption that nobody resolved does not hold it back.
+    assert_eq!(client.outcome(&second.input_id).await.unwrap()["outcome"], "completed");
+    let record = follower.record();
+    let said: String = record
+        .events
+        .iter()
+        .filter(|seen| seen.event == "text.delta")
+        .filter(|seen| of_first.iter().any(|run| seen.json()["run_id"] == run.as_str()))
+        .map(|seen| text(&seen.json(), "text").to_owned())
+        .collect();
+    assert!(WHOLE.starts_with(&said) && said.split(' ').count() >= 6, "{said:?}");
+    verify_with(&client, &["s"], vec![first, second], vec![seen(follower)], |_| {}).await;
+}

@@ -146,3 +146,29 @@ async fn a_home_that_cannot_be_written_is_refused() {
     assert!(!matches!(ended.code, Some(0) | None), "{ended:?}");
     assert!(!ended.stderr.trim().is_empty() && !ended.stderr.contains("panicked"), "{ended:?}");
 }
+
+/// A database that is taken away under a running server: nothing is acknowledged meanwhile, the server
+/// stays up, and goes on with it once it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_taken_away_under_a_server_is_noticed() {
+    let home = Home::new().unwrap();
+    let spec = home.serve(&home.script(SCRIPT).unwrap()).unwrap();
+    let mut server = spec.start().await.unwrap();
+    let client = home.client().unwrap();
+    let first = client.say("s", "r1", "hello").await.unwrap();
+    client.outcome(&first.input_id).await.unwrap();
+    let elsewhere = home.path().join("elsewhere");
+    std::fs::rename(home.database(), &elsewhere).unwrap();
+    let refused = client.submit("s", "r2", "hello").await.unwrap();
+    assert_eq!(refused.problem(503).unwrap(), "storage_unavailable");
+    assert!(!home.database().exists(), "a new database was made in its place");
+    assert!(server.process.is_running());
+    std::fs::rename(&elsewhere, home.database()).unwrap();
+    let second = client
+        .say_until_accepted("s", "r2", "hello", std::time::Duration::from_secs(30))
+        .await
+        .unwrap();
+    assert_eq!(client.outcome(&second.input_id).await.unwrap()["outcome"], "completed");
+    server.restart().await.unwrap();
+    verify(&client, &["s"], vec![first, second], vec![]).await;
+}
