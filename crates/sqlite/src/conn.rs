@@ -10,7 +10,8 @@ use rusqlite::{Connection, OpenFlags};
 use crate::errors::{Result, failure, io_failure};
 
 /// How long SQLite itself waits for another connection; the writer tries again after that.
-pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const BUSY_TIMEOUT: Duration =
+    Duration::from_millis(if cfg!(test) { 100 } else { 5_000 });
 /// Statements kept compiled per connection.
 const STATEMENTS: usize = 128;
 /// The write-ahead log is cut to this many bytes when it begins anew.

@@ -1,8 +1,9 @@
 //! The Store on SQLite: one writer thread, group commit, a pool of readers, migrations.
 //!
 //! [`SqliteStore::open`] is where it begins; [`writer`] tells the story of a commit; [`tx`] maps the
-//! rows of an operation, [`read`] those of a question. docs/store.md has the operator's side.
+//! rows of an operation, [`ask`] those of a question. docs/store.md has the operator's side.
 
+mod ask;
 mod cache;
 mod check;
 mod conn;
@@ -15,7 +16,11 @@ mod read;
 mod readers;
 mod rows;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod tx;
+#[cfg(test)]
+mod work;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -96,6 +101,8 @@ pub struct SqliteStore {
     sink: Arc<RwLock<Option<Sink>>>,
     counters: Arc<stats::Counters>,
     lock: Option<NodeLock>,
+    #[cfg(test)]
+    faults: writer::Faults,
 }
 
 impl SqliteStore {
@@ -124,13 +131,21 @@ impl SqliteStore {
         let files = Arc::new(Mutex::new(conn::Files::new(&database)?));
         let sink = Arc::<RwLock<Option<Sink>>>::default();
         let counters = Arc::<stats::Counters>::default();
+        #[cfg(test)]
+        let faults = writer::Faults::default();
         let writer = Writer::new(
             conn,
             database.clone(),
             home.clone(),
             options.clock.clone(),
             options.fsync,
-            (files.clone(), sink.clone(), counters.clone()),
+            writer::Shared {
+                files: files.clone(),
+                sink: sink.clone(),
+                counters: counters.clone(),
+                #[cfg(test)]
+                faults: faults.clone(),
+            },
         )?;
         let (jobs, receiver) = mpsc::channel(writer::QUEUE_OPS);
         let thread = std::thread::Builder::new()
@@ -149,6 +164,8 @@ impl SqliteStore {
             sink,
             counters,
             lock: Some(lock),
+            #[cfg(test)]
+            faults,
         })
     }
 
@@ -247,6 +264,7 @@ impl std::fmt::Debug for SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn submit(&self, op: Op) -> std::result::Result<Reply, OpError> {
+        let op = Box::new(op);
         self.ask(|reply| Job::Op { op, reply }).await?
     }
 

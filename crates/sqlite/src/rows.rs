@@ -17,6 +17,8 @@ use rusqlite::{Connection, Params, Row};
 
 use crate::errors::{Result, corrupt, failure};
 use crate::events;
+#[cfg(test)]
+use crate::work;
 
 /// One row, with the name of its table for what is wrong with it.
 pub(crate) struct Cols<'r, 's> {
@@ -141,10 +143,13 @@ pub(crate) fn first<T>(
 ) -> Result<Option<T>> {
     let mut statement = conn.prepare_cached(sql).map_err(|error| failure(&error))?;
     let mut rows = statement.query(params).map_err(|error| failure(&error))?;
-    match rows.next().map_err(|error| failure(&error))? {
-        Some(row) => read(&Cols::new(table, row)).map(Some),
-        None => Ok(None),
-    }
+    let found = match rows.next().map_err(|error| failure(&error))? {
+        Some(row) => Some(read(&Cols::new(table, row))?),
+        None => None,
+    };
+    #[cfg(test)]
+    work::note(&rows);
+    Ok(found)
 }
 
 /// All rows of a query.
@@ -160,6 +165,8 @@ pub(crate) fn all<T>(
     let mut out = Vec::new();
     while let Some(row) = rows.next().map_err(|error| failure(&error))? {
         out.push(read(&Cols::new(table, row))?);
+        #[cfg(test)]
+        work::note(&rows);
     }
     Ok(out)
 }

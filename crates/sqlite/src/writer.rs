@@ -32,7 +32,7 @@ const BATCH_OPS: usize = 512;
 /// Bytes of one commit, about.
 const BATCH_BYTES: usize = 4 << 20;
 /// How long a commit waits for other processes before it is refused.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 20_000 });
 /// Pages of the write-ahead log from which on it is moved into the database.
 const CHECKPOINT_PAGES: i32 = 1_000;
 /// Pages from which on readers are waited for, so that the log can begin anew.
@@ -43,29 +43,55 @@ const TRASH_ROWS: i64 = 2_000;
 /// What the writer is asked.
 pub(crate) enum Job {
     /// One operation.
-    Op { op: Op, reply: oneshot::Sender<std::result::Result<Reply, OpError>> },
+    Op { op: Box<Op>, reply: oneshot::Sender<std::result::Result<Reply, OpError>> },
     /// Whether another process has written since the last time.
     Changed(oneshot::Sender<bool>),
+    /// Any statement, on the writer's connection.
+    #[cfg(test)]
+    Sql(&'static str, oneshot::Sender<()>),
+    /// Waits, so that what comes meanwhile shares a commit.
+    #[cfg(test)]
+    Pause(oneshot::Receiver<()>),
 }
 
 /// An operation that waits for its commit.
 struct Waiting {
-    op: Op,
+    op: Box<Op>,
     reply: oneshot::Sender<std::result::Result<Reply, OpError>>,
 }
 
 /// What one operation came to, before the commit.
 type Outcome = std::result::Result<Applied, OpError>;
 
+/// What the writer shares with the store's handle.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    /// The files that were opened.
+    pub(crate) files: Arc<Mutex<Files>>,
+    /// Who is told of commits.
+    pub(crate) sink: Arc<RwLock<Option<Sink>>>,
+    /// What was done.
+    pub(crate) counters: Arc<Counters>,
+    /// Errors that the next commits meet.
+    #[cfg(test)]
+    pub(crate) faults: Faults,
+}
+
+/// Extended error codes of SQLite; 0 lets a commit through.
+#[cfg(test)]
+pub(crate) type Faults = Arc<Mutex<std::collections::VecDeque<i32>>>;
+
 /// Everything that the writer works with.
 pub(crate) struct Writer {
-    pub(crate) database: PathBuf,
-    pub(crate) home: PathBuf,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) fsync: Fsync,
-    pub(crate) files: Arc<Mutex<Files>>,
-    pub(crate) sink: Arc<RwLock<Option<Sink>>>,
-    pub(crate) counters: Arc<Counters>,
+    database: PathBuf,
+    home: PathBuf,
+    clock: Arc<dyn Clock>,
+    fsync: Fsync,
+    files: Arc<Mutex<Files>>,
+    sink: Arc<RwLock<Option<Sink>>>,
+    counters: Arc<Counters>,
+    #[cfg(test)]
+    faults: Faults,
     /// Open, except after a failure.
     conn: Option<Connection>,
     cache: Cache,
@@ -73,6 +99,8 @@ pub(crate) struct Writer {
     syncing: bool,
     /// What SQLite said of other connections' commits when this one last looked.
     data_version: i64,
+    /// Rows that the connection had changed when the transaction began.
+    changes: u64,
     /// Somebody else has written since this was last asked.
     changed: bool,
     /// A write or a sync failed: what reads fine may be in the page cache only, and only a
@@ -91,9 +119,9 @@ impl Writer {
         home: PathBuf,
         clock: Arc<dyn Clock>,
         fsync: Fsync,
-        shared: (Arc<Mutex<Files>>, Arc<RwLock<Option<Sink>>>, Arc<Counters>),
+        shared: Shared,
     ) -> Result<Self> {
-        let (files, sink, counters) = shared;
+        let Shared { files, sink, counters, .. } = shared;
         let mut writer = Self {
             database,
             home,
@@ -102,10 +130,13 @@ impl Writer {
             files,
             sink,
             counters,
+            #[cfg(test)]
+            faults: shared.faults,
             conn: None,
             cache: Cache::default(),
             syncing: true,
             data_version: 0,
+            changes: 0,
             changed: true,
             distrust: false,
             wal_pages: Arc::default(),
@@ -131,6 +162,16 @@ impl Writer {
                         batch.push(Waiting { op, reply });
                     }
                     Job::Changed(reply) => asked.push(reply),
+                    #[cfg(test)]
+                    Job::Sql(sql, reply) => {
+                        let conn = self.conn.as_ref();
+                        let _bad = conn.map(|conn| conn.execute_batch(sql));
+                        let _gone = reply.send(());
+                    }
+                    #[cfg(test)]
+                    Job::Pause(end) => {
+                        let _gone = end.blocking_recv();
+                    }
                 }
                 let full = batch.len() >= BATCH_OPS || bytes >= BATCH_BYTES;
                 next = if full { None } else { jobs.try_recv().ok() };
@@ -150,9 +191,9 @@ impl Writer {
     fn commit(&mut self, batch: Vec<Waiting>) {
         let synced = self.fsync == Fsync::Eager
             || batch.iter().any(|waiting| waiting.op.synced() || self.outgrows(&waiting.op));
-        self.trash |= batch.iter().any(|waiting| matches!(waiting.op, Op::DeleteSession(_)));
+        self.trash |= batch.iter().any(|waiting| matches!(*waiting.op, Op::DeleteSession(_)));
         let (ops, replies): (Vec<Op>, Vec<_>) =
-            batch.into_iter().map(|waiting| (waiting.op, waiting.reply)).unzip();
+            batch.into_iter().map(|waiting| (*waiting.op, waiting.reply)).unzip();
         match self.attempt(ops, synced) {
             Ok(outcomes) => {
                 for (outcome, reply) in outcomes.into_iter().zip(replies) {
@@ -227,7 +268,8 @@ impl Writer {
 
     /// Commits, and syncs where an operation turned out to need it.
     fn end(&mut self, synced: bool, outcomes: &[Outcome]) -> Result<()> {
-        let changed = outcomes.iter().any(Outcome::is_ok);
+        // A batch of refusals and repetitions changes nothing, and is no commit.
+        let changed = self.conn.as_ref().is_some_and(|conn| conn.total_changes() != self.changes);
         self.execute("COMMIT")?;
         if changed {
             add(&self.counters.commits, 1);
@@ -331,18 +373,32 @@ impl Writer {
         }
         self.files.lock().unwrap_or_else(PoisonError::into_inner).note_sides();
         let conn = self.conn.as_ref().ok_or_else(closed)?;
+        self.changes = conn.total_changes();
         let seen = version(conn)?;
+        self.compare(seen);
+        Ok(())
+    }
+
+    /// Drops what is kept if another connection has written since.
+    fn compare(&mut self, seen: i64) {
         if seen != self.data_version {
             self.data_version = seen;
             self.changed = true;
             self.trash = true;
             self.cache.clear();
         }
-        Ok(())
     }
 
     /// Runs a statement of the transaction's frame.
     fn execute(&mut self, sql: &str) -> Result<()> {
+        #[cfg(test)]
+        if sql == "COMMIT" {
+            let next = self.faults.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            if let Some(code) = next.filter(|code| *code != 0) {
+                let fault = rusqlite::ffi::Error::new(code);
+                return Err(self.fail(&rusqlite::Error::SqliteFailure(fault, None)));
+            }
+        }
         let conn = self.conn.as_ref().ok_or_else(closed)?;
         let done = conn.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
         match done {
@@ -485,12 +541,9 @@ impl Writer {
 
     /// Whether another connection has written since this was last asked.
     fn changed_elsewhere(&mut self) -> bool {
-        let Some(seen) = self.conn.as_ref().map(version) else { return true };
-        match seen {
-            // The next batch compares again, and drops what it keeps.
-            Ok(seen) => std::mem::take(&mut self.changed) || seen != self.data_version,
-            Err(_) => true,
-        }
+        let Some(Ok(seen)) = self.conn.as_ref().map(version) else { return true };
+        self.compare(seen);
+        std::mem::take(&mut self.changed)
     }
 }
 

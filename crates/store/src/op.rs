@@ -385,6 +385,7 @@ pub struct Claimer {
 
 /// What a claim answers.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "it is boxed as a whole in its reply")]
 pub enum Claimed {
     /// The turn is this node's.
     Turn(Box<ClaimedTurn>),

@@ -17,7 +17,7 @@ pub(super) async fn a_claim_makes_a_turn(world: World) {
     let run = world.run_row(&turn.run.id).await;
     assert_eq!(run, turn.run, "the answer is what is stored");
     assert_eq!((run.generation, run.attempt, run.state), (1, 0, RunState::Running));
-    assert_eq!(run.input_ids, [admitted.input.id.clone()]);
+    assert_eq!(run.input_ids, std::slice::from_ref(&admitted.input.id));
     assert_eq!((run.model.as_str(), &run.node), ("script/demo", &node("n1")));
     assert_eq!((run.last_seq, run.step_seq), (1, 1));
     let view = world.store.session(&key).await.unwrap().unwrap();

@@ -14,10 +14,12 @@ use crate::tx::Tx;
 
 type Result<T> = std::result::Result<T, StorageError>;
 type Table<K, V> = fn(&mut Rows) -> &mut BTreeMap<K, V>;
+/// How to take one change back.
+type Undo = Box<dyn FnOnce(&mut Rows)>;
 
 pub(super) struct RowTx<'r> {
     rows: &'r mut Rows,
-    undo: Vec<Box<dyn FnOnce(&mut Rows)>>,
+    undo: Vec<Undo>,
 }
 
 impl<'r> RowTx<'r> {
