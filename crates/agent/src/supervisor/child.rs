@@ -241,8 +241,8 @@ impl Supervisor {
             let now = Instant::now();
             self.decide(now);
             self.carry_out(now);
-            self.read_output();
             self.flush();
+            self.read_output();
             if self.finished(now) {
                 return ExitCode::SUCCESS;
             }
@@ -395,11 +395,8 @@ impl Supervisor {
         for _ in 0..READS_PER_TURN {
             let (Some(output), Some(relay)) = (&self.output, &mut self.relay) else { return };
             if relay.room() > 0 && self.sent < self.out.len() {
-                if self.ending.is_none() {
-                    // The command waits until the server has taken what there is.
-                    return;
-                }
-                relay.close();
+                // The command waits until the server has taken what there is.
+                return;
             }
             let size = match relay.room() {
                 0 => DISCARD_BYTES,
@@ -459,8 +456,13 @@ impl Supervisor {
         if !self.childless && !given_up {
             return false;
         }
-        let until = *self.drain_until.get_or_insert(now + Duration::from_millis(DRAIN_MS));
-        if self.output.is_some() && now < until {
+        // Nothing is left to write, but what was written may still have to go through; and an
+        // outsider may hold the pipe open, for whom nobody waits.
+        let blocked = self.sent < self.out.len();
+        if blocked || self.drain_until.is_none() {
+            self.drain_until = Some(now + Duration::from_millis(DRAIN_MS));
+        }
+        if self.output.is_some() && (blocked || self.drain_until.is_some_and(|until| now < until)) {
             return false;
         }
         self.output = None;

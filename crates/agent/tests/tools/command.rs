@@ -145,22 +145,3 @@ pub async fn a_helper_that_is_none_is_noticed() {
         assert!(!bench.root.join("ran").exists(), "{helper}");
     }
 }
-
-/// Prints what a command costs beyond what it costs without a supervisor.
-pub async fn its_start_is_cheap() {
-    let bench = Bench::new();
-    let rounds = 50;
-    let begun = std::time::Instant::now();
-    for _ in 0..rounds {
-        bench.succeed("shell", json!({"command": "true"})).await;
-    }
-    let supervised = begun.elapsed() / rounds;
-    let begun = std::time::Instant::now();
-    for _ in 0..rounds {
-        tokio::process::Command::new("/bin/bash").args(["-c", "true"]).output().await.unwrap();
-    }
-    let bare = begun.elapsed() / rounds;
-    println!("a supervised command takes {supervised:?}, a bare one {bare:?}");
-    // Generous: other work may have the cores at the same time.
-    assert!(supervised < bare * 20, "{supervised:?} against {bare:?}");
-}

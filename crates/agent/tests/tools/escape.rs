@@ -135,17 +135,29 @@ async fn while_swapping<F: Future<Output = ()>>(bench: &Bench, work: F) {
     std::fs::create_dir(bench.outside.join("deep")).unwrap();
     std::fs::write(bench.outside.join("deep/secret"), "SECRET\n").unwrap();
     symlink("../outside", &two).unwrap();
+    /// Ends the swapping also if the work panics.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     std::thread::scope(|scope| {
         let swapper = scope.spawn(|| {
             let mut swaps = 0_u64;
             while !stop.load(Ordering::Relaxed) {
                 renameat_with(CWD, &one, CWD, &two, RenameFlags::EXCHANGE).unwrap();
                 swaps += 1;
+                // Not always the same time, or the two threads may run in step.
+                for _ in 0..swaps % 7 {
+                    std::thread::yield_now();
+                }
             }
             swaps
         });
+        let guard = Stop(&stop);
         tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(work));
-        stop.store(true, Ordering::Relaxed);
+        drop(guard);
         assert!(swapper.join().unwrap() > 1_000, "nothing was swapped");
     });
     assert_eq!(names(&bench.outside), ["deep", "secret"]);
@@ -155,36 +167,51 @@ async fn while_swapping<F: Future<Output = ()>>(bench: &Bench, work: F) {
     assert_eq!(std::fs::read_to_string(deep).unwrap(), "SECRET\n");
 }
 
-fn counted(outcome: &ToolOutcome, done: &mut u32, refused: &mut u32) {
-    match outcome {
-        ToolOutcome::Succeeded(text) => {
-            assert!(!text.contains("SECRET"), "{text}");
-            *done += 1;
+/// How often a path led inside and how often it was refused.
+#[derive(Debug, Default)]
+struct Counts {
+    inside: u32,
+    refused: u32,
+}
+
+impl Counts {
+    /// Both sides of the door were met often enough for the test to show something.
+    fn enough(&self) -> bool {
+        self.inside > 200 && self.refused > 200
+    }
+
+    fn take(&mut self, outcome: &ToolOutcome) {
+        match outcome {
+            ToolOutcome::Succeeded(text) => {
+                assert!(!text.contains("SECRET"), "{text}");
+                self.inside += 1;
+            }
+            ToolOutcome::Failed(text) => {
+                assert!(!text.contains("SECRET"), "{text}");
+                self.refused += 1;
+            }
+            ToolOutcome::Cancelled(text) => unreachable!("{text}"),
         }
-        ToolOutcome::Failed(text) => {
-            assert!(!text.contains("SECRET"), "{text}");
-            *refused += 1;
-        }
-        ToolOutcome::Cancelled(text) => unreachable!("{text}"),
     }
 }
+
+const ROUNDS_MAX: u32 = 20_000;
 
 pub async fn a_folder_swapped_for_a_link_while_in_use() {
     let bench = Bench::new();
     while_swapping(&bench, async {
-        let (mut done, mut refused) = (0, 0);
-        for round in 0..600 {
-            let read = bench.run("read_file", json!({"path": "door/secret"})).await;
-            counted(&read, &mut done, &mut refused);
-            let deep = format!("door/deep/new-{round}/file");
-            let write = bench.run("write_file", json!({"path": deep, "content": "x"})).await;
-            counted(&write, &mut done, &mut refused);
+        let (mut reads, mut writes) = (Counts::default(), Counts::default());
+        for round in 0..ROUNDS_MAX {
+            reads.take(&bench.run("read_file", json!({"path": "door/secret"})).await);
+            let deep = format!("door/deep/new-{}/file", round % 50);
+            writes.take(&bench.run("write_file", json!({"path": deep, "content": "x"})).await);
             let arguments = json!({"path": "door/secret", "old": "SECRET", "new": "x"});
-            let edit = bench.run("edit_file", arguments).await;
-            counted(&edit, &mut done, &mut refused);
+            bench.fail("edit_file", arguments).await;
+            if reads.enough() && writes.enough() {
+                return;
+            }
         }
-        // Both sides of the door were met, or the test shows nothing.
-        assert!(done > 20 && refused > 20, "{done} done, {refused} refused");
+        unreachable!("reads {reads:?}, writes {writes:?}");
     })
     .await;
 }
@@ -192,20 +219,23 @@ pub async fn a_folder_swapped_for_a_link_while_in_use() {
 pub async fn a_folder_swapped_for_a_link_while_walked() {
     let bench = Bench::new();
     while_swapping(&bench, async {
-        let (mut done, mut refused) = (0, 0);
-        for _ in 0..300 {
-            for (tool, arguments) in [
-                ("list_files", json!({"path": "door", "depth": 5})),
-                ("search_files", json!({"regex": "SECRET|inside"})),
-                ("shell", json!({"cwd": "door", "command": "cat secret"})),
-            ] {
-                if tool == "shell" && done > 300 {
-                    continue;
-                }
-                counted(&bench.run(tool, arguments).await, &mut done, &mut refused);
+        let (mut lists, mut searches) = (Counts::default(), Counts::default());
+        for round in 0..ROUNDS_MAX {
+            let list = json!({"path": "door", "depth": 5});
+            lists.take(&bench.run("list_files", list).await);
+            let search = json!({"regex": "SECRET|inside", "path": "door"});
+            searches.take(&bench.run("search_files", search).await);
+            // From above, the walk itself meets the door.
+            let above = bench.succeed("search_files", json!({"regex": "SECRET"})).await;
+            assert!(above.starts_with("[no line matches]"), "{above}");
+            if round < 100 {
+                let shell = json!({"cwd": "door", "command": "cat secret"});
+                Counts::default().take(&bench.run("shell", shell).await);
+            } else if lists.enough() && searches.enough() {
+                return;
             }
         }
-        assert!(done > 20 && refused > 20, "{done} done, {refused} refused");
+        unreachable!("lists {lists:?}, searches {searches:?}");
     })
     .await;
 }

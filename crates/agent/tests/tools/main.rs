@@ -53,7 +53,6 @@ fn main() -> ExitCode {
             many_run_at_once,
             a_missing_supervisor_is_an_error_with_a_hint,
             a_helper_that_is_none_is_noticed,
-            its_start_is_cheap,
         }
         output {
             a_long_output_keeps_head_and_tail,
@@ -61,6 +60,7 @@ fn main() -> ExitCode {
             a_gibibyte_takes_no_memory,
             a_character_cut_in_two_is_whole_again,
             slow_viewers_hold_the_command_back,
+            a_late_viewer_misses_nothing,
             a_stop_does_not_wait_for_viewers,
             viewers_that_leave_hold_nothing_back,
             a_closed_output_is_not_the_end,
@@ -71,6 +71,7 @@ fn main() -> ExitCode {
             a_stop_before_the_start_runs_nothing,
             the_deadline_kills_at_once,
             a_moved_deadline_keeps_it_alive,
+            a_deadline_moves_while_viewers_are_slow,
             a_deadline_in_the_past_runs_nothing,
             a_dropped_call_ends_at_once,
             a_child_left_behind_does_not_hold_the_call,

@@ -4,7 +4,7 @@ use everturn_agent::supervisor::{STREAM_BYTES_MAX, boot_ms};
 use everturn_agent::tool::{OUTPUT_CHUNK_BYTES, RESULT_BYTES_MAX, ToolOutcome};
 use serde_json::json;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, PATIENCE};
 
 /// Promise P12.
 pub async fn a_long_output_keeps_head_and_tail() {
@@ -78,6 +78,21 @@ pub async fn slow_viewers_hold_the_command_back() {
     let ToolOutcome::Failed(text) = outcome else { panic!("{outcome:?}") };
     assert!(text.contains("[ended at its time limit of 2 s"), "{text}");
     drop(call.shown);
+}
+
+/// The command can end while what it wrote is still on its way.
+pub async fn a_late_viewer_misses_nothing() {
+    let bench = Bench::new();
+    let arguments = json!({"command": "echo pid $$; seq 1 18000"});
+    let mut call = bench.start_with("shell", arguments, boot_ms() + 600_000, 1);
+    let process = call.process("pid ").await;
+    assert!(process.gone_within(PATIENCE));
+    let so_far = call.so_far.clone();
+    let (outcome, pieces) = call.end_with_shown().await;
+    assert!(matches!(outcome, ToolOutcome::Succeeded(_)), "{outcome:?}");
+    let shown = so_far + &pieces.concat();
+    let numbers = shown.lines().skip(1).map(|line| line.parse::<u32>().unwrap());
+    assert!(numbers.eq(1..=18_000));
 }
 
 pub async fn a_stop_does_not_wait_for_viewers() {
