@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use everturn_api::Code;
 use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -107,8 +107,8 @@ pub(crate) struct Connection {
     blocked: Option<Pin<Box<Sleep>>>,
     /// Whether the last write was taken as a whole, so that the next one begins something.
     is_between_writes: bool,
-    /// What is written in place of what was given, and how much of it is.
-    instead: Option<(Bytes, usize)>,
+    /// What is still to be written in place of what was given.
+    instead: Option<Bytes>,
     ending: Ending,
 }
 
@@ -125,22 +125,54 @@ impl Connection {
         }
     }
 
-    /// Writes, and fails when the peer has taken nothing for too long.
-    fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.stream).poll_write(context, bytes) {
-            Poll::Ready(result) => {
-                self.blocked = None;
-                Poll::Ready(result)
+    /// Passes on how a write went, and fails when the peer has taken nothing for too long.
+    fn patiently<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.blocked = None;
+            return written;
+        }
+        let limit = self.write_timeout;
+        let timer = self.blocked.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        ready!(timer.as_mut().poll(context));
+        metrics::counter!("everturn_slow_peers_total").increment(1);
+        tracing::debug!(?limit, "a peer took nothing for too long and is cut off");
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Writes a problem in place of these bytes if they are an answer that the library made by
+    /// itself; `None` if they are anything else.
+    fn poll_instead(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Option<Poll<io::Result<usize>>> {
+        if self.instead.is_none() {
+            let is_free = self.exchange.in_flight.load(Ordering::Acquire) == 0;
+            let (code, detail) = automatic(bytes).filter(|_| is_free && self.is_between_writes)?;
+            self.exchange.was_refused.store(true, Ordering::Release);
+            self.instead = Some(problem(code, detail));
+        }
+        while let Some(rest) = &mut self.instead {
+            if rest.is_empty() {
+                self.instead = None;
+                // As far as the library knows, its own bytes went out.
+                return Some(Poll::Ready(Ok(bytes.len())));
             }
-            Poll::Pending => {
-                let limit = self.write_timeout;
-                let timer = self.blocked.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-                ready!(timer.as_mut().poll(context));
-                metrics::counter!("everturn_slow_peers_total").increment(1);
-                tracing::debug!(?limit, "a peer took nothing for too long and is cut off");
-                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            let written = Pin::new(&mut self.stream).poll_write(context, rest);
+            match self.patiently(context, written) {
+                Poll::Ready(Ok(count)) => {
+                    if let Some(rest) = &mut self.instead {
+                        rest.advance(count);
+                    }
+                }
+                other => return Some(other),
             }
         }
+        None
     }
 }
 
@@ -200,29 +232,36 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        if this.instead.is_none()
-            && this.is_between_writes
-            && this.exchange.in_flight.load(Ordering::Acquire) == 0
-            && let Some((code, detail)) = automatic(bytes)
-        {
-            this.exchange.was_refused.store(true, Ordering::Release);
-            this.instead = Some((problem(code, detail), 0));
+        if let Some(written) = this.poll_instead(context, bytes) {
+            return written;
         }
-        while let Some((answer, sent)) = &this.instead {
-            let (rest, at) = (answer.slice(*sent..), *sent);
-            if rest.is_empty() {
-                this.instead = None;
-                // As far as the library knows, its own bytes went out.
-                return Poll::Ready(Ok(bytes.len()));
-            }
-            let count = ready!(this.poll_send(context, &rest))?;
-            if let Some((_, sent)) = &mut this.instead {
-                *sent = at + count;
-            }
-        }
-        let count = ready!(this.poll_send(context, bytes))?;
+        let written = Pin::new(&mut this.stream).poll_write(context, bytes);
+        let count = ready!(this.patiently(context, written))?;
         this.is_between_writes = count == bytes.len();
         Poll::Ready(Ok(count))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        if let [only] = pieces
+            && let Some(written) = this.poll_instead(context, only)
+        {
+            return written;
+        }
+        let written = Pin::new(&mut this.stream).poll_write_vectored(context, pieces);
+        let count = ready!(this.patiently(context, written))?;
+        this.is_between_writes = count == pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        Poll::Ready(Ok(count))
+    }
+
+    /// Pieces go out as they are: the library would otherwise gather them in a buffer that grows
+    /// with the largest and is kept for as long as the connection.
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -56,7 +56,6 @@ impl Server {
     }
 
     /// All routes, with the gate in front of them.
-    #[must_use]
     pub fn router(&self) -> Router {
         routes::router(self.clone())
     }
