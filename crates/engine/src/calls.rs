@@ -297,11 +297,12 @@ async fn execute(
     let mut deltas = Deltas::new(shared.config.coalesce);
     let mut halted: Option<Halt> = None;
     let outcome = loop {
-        if deltas.is_due() && halted.is_none() {
-            if let Err(halt) = journal.write(deltas.take()).await {
-                halted = Some(halt);
-                cancel.cancel();
-            }
+        if deltas.is_due()
+            && halted.is_none()
+            && let Err(halt) = journal.write(deltas.take()).await
+        {
+            halted = Some(halt);
+            cancel.cancel();
         }
         let due = deltas.due().filter(|_| halted.is_none());
         tokio::select! {

@@ -1,5 +1,5 @@
 //! The engine on the real store, with a model and tools that the tests drive by hand.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, unreachable_pub)]
 
 mod approvals;
 mod bench;
