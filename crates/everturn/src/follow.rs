@@ -219,7 +219,7 @@ impl Following<'_> {
                 Some(line) = typed(&mut self.order.person) => self.answer(&line).await?,
                 _ = looks.tick() => {
                     ticks = ticks.wrapping_add(1);
-                    look_now = !self.started || self.ended.is_some() || ticks % LOOK_RUNNING == 0;
+                    look_now = !self.started || self.ended.is_some() || ticks.is_multiple_of(LOOK_RUNNING);
                 }
                 () = sleep_until(wait_until), if self.waits() && Instant::now() < wait_until => {
                     look_now = true;

@@ -156,10 +156,8 @@ impl Chat<'_> {
     async fn hold(&mut self, signals: &mut Signals, patience: Duration) -> Result<Exit> {
         let client = self.client;
         let session = self.session.to_string();
-        let mut link = match self.recall().await? {
-            Some(after) => Some(Link::new(client, &session, Some(after), true, patience)),
-            None => None,
-        };
+        let after = self.recall().await?;
+        let mut link = after.map(|after| Link::new(client, &session, Some(after), true, patience));
         self.greet();
         let mut looks = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
         loop {
