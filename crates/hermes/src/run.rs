@@ -36,12 +36,16 @@ impl RunEvent {
     /// An event, from the parts that a store keeps.
     ///
     /// # Errors
-    /// [`Error::Record`] if the body is not a JSON object.
+    /// [`Error::Record`] if the body is not a JSON object, or the name is empty.
     pub fn new(seq: u64, name: impl Into<String>, at: Timestamp, body: &str) -> Result<Self> {
+        let name = name.into();
+        if name.is_empty() {
+            return Err(Error::Record(format!("event {seq} has no name")));
+        }
         let clean = repaired(body, false).unwrap_or_else(|| body.to_owned());
         let body = RawValue::from_string(clean).ok().filter(|body| body.get().starts_with('{'));
         let body = body.ok_or_else(|| Error::Record(format!("event {seq} has no JSON object")))?;
-        Ok(Self { seq, name: name.into(), at, body })
+        Ok(Self { seq, name, at, body })
     }
 
     /// An event, from the bytes that our streams and pages send.
@@ -147,5 +151,6 @@ mod tests {
         for bad in ["", "1", "[]", "{", "{} {}"] {
             assert!(RunEvent::new(1, "x", Timestamp(0), bad).is_err(), "{bad}");
         }
+        assert!(RunEvent::new(1, "", Timestamp(0), "{}").is_err());
     }
 }

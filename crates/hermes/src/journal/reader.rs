@@ -257,9 +257,15 @@ impl Taken<'_> {
                         _ => self.find(rest, 1),
                     };
                     let used = record.unwrap_or(rest.len());
-                    let torn = record.is_some() && rest.starts_with(b"{");
-                    let reason = if torn { Reason::Torn } else { reason };
-                    self.malformed(reason, &rest[..used], used as u64);
+                    let damaged = &rest[..used];
+                    let reason = if record.is_some() && damaged.starts_with(b"{") {
+                        Reason::Torn
+                    } else if reason == Reason::NotJson && std::str::from_utf8(damaged).is_err() {
+                        Reason::NotUtf8
+                    } else {
+                        reason
+                    };
+                    self.malformed(reason, damaged, used as u64);
                     used
                 }
             };
@@ -297,29 +303,24 @@ impl Taken<'_> {
     }
 
     fn piece(&mut self, bytes: &[u8]) -> Piece {
-        let mut looked = bytes.len();
-        let piece = if bytes.starts_with(b"{") {
+        let (piece, looked) = if bytes.starts_with(b"{") {
             let mut objects = Deserializer::from_slice(bytes).into_iter::<Fields<'_>>();
             match objects.next() {
                 Some(Ok(fields)) => {
-                    looked = objects.byte_offset();
-                    Piece::Object(fields.record().map(Box::new), looked)
+                    let used = objects.byte_offset();
+                    (Piece::Object(fields.record().map(Box::new), used), used)
                 }
                 Some(Err(error)) if !error.is_eof() => match self.repaired(bytes) {
-                    Some(record) => Piece::Object(record.map(Box::new), bytes.len()),
-                    None => {
-                        if self.suspect == Some(false) {
-                            looked = error.column();
-                        }
-                        Piece::Broken(broken(&error, bytes))
-                    }
+                    Some(record) => (Piece::Object(record.map(Box::new), bytes.len()), bytes.len()),
+                    None if self.suspect == Some(true) => (broken(&error, bytes), bytes.len()),
+                    None => (broken(&error, bytes), error.column()),
                 },
-                _ => Piece::Broken(Reason::Torn),
+                _ => (Piece::Broken(Reason::Torn), bytes.len()),
             }
         } else {
             match serde_json::from_slice::<serde::de::IgnoredAny>(bytes) {
-                Ok(_) => Piece::Broken(Reason::NotAnObject),
-                Err(error) => Piece::Broken(broken(&error, bytes)),
+                Ok(_) => (Piece::Broken(Reason::NotAnObject), bytes.len()),
+                Err(error) => (broken(&error, bytes), error.column()),
             }
         };
         self.budget = self.budget.saturating_sub(looked);
@@ -371,14 +372,10 @@ fn beginning(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-fn broken(error: &serde_json::Error, bytes: &[u8]) -> Reason {
-    if error.is_eof() {
-        Reason::Torn
-    } else if std::str::from_utf8(bytes).is_err() {
-        Reason::NotUtf8
-    } else {
-        Reason::NotJson
-    }
+fn broken(error: &serde_json::Error, bytes: &[u8]) -> Piece {
+    // Where half a word or half a number is the last thing, that is what is wrong with it.
+    let torn = error.is_eof() || error.column() >= bytes.len();
+    Piece::Broken(if torn { Reason::Torn } else { Reason::NotJson })
 }
 
 fn shown(bytes: &[u8]) -> String {

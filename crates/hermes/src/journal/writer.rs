@@ -57,9 +57,10 @@ impl<W: Write> Writer<W> {
     /// [`State::of_event`].
     ///
     /// # Errors
-    /// [`Error::Record`] if the name is empty, the payload is no object, or the line would be longer
-    /// than [`LINE_BYTES_MAX`]; nothing is written then. [`Error::Io`] if the sink fails; the journal
-    /// can be gone on with.
+    /// [`Error::Record`] if the name is empty, the payload is no object, the line would be longer
+    /// than [`LINE_BYTES_MAX`], or no number is left; nothing is written then. [`Error::Io`] if the
+    /// sink fails; the journal can be gone on with, and [`next_seq`](Self::next_seq) tells whether the
+    /// record had arrived nevertheless.
     pub fn append(&mut self, event: &str, payload: &RawValue, at: Timestamp) -> Result<Record> {
         self.append_as(event, payload, at, None)
     }
@@ -82,6 +83,9 @@ impl<W: Write> Writer<W> {
         }
         if !payload.get().starts_with('{') {
             return Err(Error::Record(format!("the payload of {event} is not a JSON object")));
+        }
+        if i64::try_from(self.next).is_err() {
+            return Err(Error::Record("no number is left".to_owned()));
         }
         let clean = repaired(payload.get(), false).map(RawValue::from_string);
         let payload = match clean {

@@ -12,7 +12,7 @@ use super::names::{
 };
 use super::{RunEvent, RunItem};
 use crate::error::{Error, Result};
-use crate::journal::{Identity, LINE_BYTES_MAX, State, Writer};
+use crate::journal::{Identity, LINE_BYTES_MAX, State, Writer, is_terminal};
 use crate::object::{members, present, text};
 use crate::time::parse_rfc3339;
 
@@ -161,6 +161,8 @@ impl<W: Write> Exporter<W> {
             }
             FOREIGN_OTHER => other(name, body),
             _ => match name.strip_prefix(FOREIGN) {
+                // Under its own name it would tell an end that the run did not have.
+                Some(their) if is_terminal(their) => plain(name, name, body),
                 Some(their) if their.trim() == their && !their.is_empty() => {
                     plain(their, name, body)
                 }
@@ -245,9 +247,7 @@ impl Tokens {
 
 /// An event whose body is the payload. It is marked where the name alone would not bring it back.
 fn plain(their: &str, name: &str, body: &str) -> Theirs {
-    let has_mark = members(body, [MARK]).is_none_or(|[mark]| mark.is_some());
-    let payload = if has_mark {
-        // Its own member of that name would be taken for the mark.
+    let payload = if !has_no_mark(body) {
         let text = members(body, ["text"]).and_then(|[text]| text).map_or("\"\"", RawValue::get);
         mark_whole(name, body, &format!("{{\"text\":{text}}}"))
     } else if ours(their).as_deref() == Some(name) {
@@ -263,11 +263,16 @@ fn other(name: &str, body: &str) -> Theirs {
     let [event, payload] = members(body, ["event", "payload"]).unwrap_or_default();
     match (text(event), payload) {
         (Some(event), Some(payload)) if !event.is_empty() && event.trim() == event => {
-            let theirs = Some(payload.get()).filter(|payload| payload.starts_with('{'));
+            let theirs = Some(payload.get()).filter(|payload| has_no_mark(payload));
             Theirs::new(&event, mark_whole(name, body, theirs.unwrap_or("{}")))
         }
         _ => Theirs::new(MISSING, mark_whole(name, body, "{}")),
     }
+}
+
+/// Whether an object has no member that would be taken for the mark.
+fn has_no_mark(object: &str) -> bool {
+    members(object, [MARK]).is_some_and(|[mark]| mark.is_none())
 }
 
 fn malformed_record(error: &str) -> Theirs {

@@ -44,8 +44,7 @@ impl Importer {
     pub fn record(&mut self, record: &Record) -> Option<RunItem> {
         let tells_the_end = self.terminal.is_some_and(|(seq, _)| seq == record.seq);
         // A run ends once, whatever its journal claims.
-        let marked =
-            marked(&record.payload).filter(|(name, _)| tells_the_end || !is_terminal(name));
+        let marked = marked(&record.payload).filter(|(name, _)| tells_the_end == is_terminal(name));
         let (name, body) = match marked {
             Some((name, body)) => (name, body.get().to_owned()),
             None => match record.event.as_str() {
