@@ -230,6 +230,14 @@ impl SqliteStore {
         self.readers.read(read).await
     }
 
+    /// Reads a lot in one transaction.
+    pub(crate) async fn search<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&rusqlite::Connection) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.readers.search(read).await
+    }
+
     async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let jobs = self.jobs.as_ref().ok_or_else(closed)?;

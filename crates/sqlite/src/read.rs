@@ -37,7 +37,9 @@ impl Read for SqliteStore {
         limit: u32,
     ) -> Result<Vec<SessionView>> {
         let (principal, filter) = (principal.clone(), filter.clone());
-        self.read(move |conn| ask::list(conn, &principal, &filter, limit)).await
+        let searches = filter.query.is_some();
+        let read = move |conn: &rusqlite::Connection| ask::list(conn, &principal, &filter, limit);
+        if searches { self.search(read).await } else { self.read(read).await }
     }
 
     async fn messages(

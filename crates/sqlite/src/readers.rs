@@ -12,19 +12,22 @@ use crate::errors::{Result, failure};
 
 /// Reads at a time.
 const READERS: usize = 4;
+/// Of these: searches. A search reads a lot; it must not keep the short reads waiting.
+const SEARCHES: usize = 1;
 
 /// The pool.
 pub(crate) struct Readers {
     database: PathBuf,
     files: Arc<Mutex<Files>>,
     permits: Arc<Semaphore>,
+    searches: Semaphore,
     idle: Arc<Mutex<Vec<Connection>>>,
 }
 
 impl Readers {
     pub(crate) fn new(database: PathBuf, files: Arc<Mutex<Files>>) -> Self {
         let permits = Arc::new(Semaphore::new(READERS));
-        Self { database, files, permits, idle: Arc::default() }
+        Self { database, files, permits, searches: Semaphore::new(SEARCHES), idle: Arc::default() }
     }
 
     /// Reads in one transaction, off the runtime's own threads.
@@ -61,9 +64,19 @@ impl Readers {
         }
     }
 
+    /// Reads a lot.
+    pub(crate) async fn search<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let _turn = self.searches.acquire().await.map_err(|_| closed())?;
+        self.read(read).await
+    }
+
     /// Closes all connections that are not in use, and lets no new read in.
     pub(crate) fn close(&self) {
         self.permits.close();
+        self.searches.close();
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }

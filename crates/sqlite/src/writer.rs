@@ -35,8 +35,6 @@ const BATCH_BYTES: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 20_000 });
 /// Pages of the write-ahead log from which on it is moved into the database.
 const CHECKPOINT_PAGES: i32 = 1_000;
-/// Pages from which on readers are waited for, so that the log can begin anew.
-const RESTART_PAGES: i32 = 16_000;
 /// Rows of deleted sessions that are removed at a time.
 const TRASH_ROWS: i64 = 2_000;
 
@@ -108,6 +106,8 @@ pub(crate) struct Writer {
     distrust: bool,
     /// Pages in the write-ahead log after the last commit.
     wal_pages: Arc<std::sync::atomic::AtomicI32>,
+    /// Pages from which on the log is moved into the database again.
+    checkpoint_at: i32,
     /// Deleted sessions have rows to be removed.
     trash: bool,
 }
@@ -140,6 +140,7 @@ impl Writer {
             changed: true,
             distrust: false,
             wal_pages: Arc::default(),
+            checkpoint_at: CHECKPOINT_PAGES,
             trash: true,
         };
         writer.adopt(conn)?;
@@ -483,32 +484,32 @@ impl Writer {
         None
     }
 
+    /// Moves the write-ahead log into the database once it has grown, as far as readers let it.
     fn checkpoint(&mut self) {
         let pages = self.wal_pages.load(std::sync::atomic::Ordering::Relaxed);
-        if pages < CHECKPOINT_PAGES || self.distrust {
+        if pages < CHECKPOINT_PAGES {
+            // The log has begun anew.
+            self.checkpoint_at = CHECKPOINT_PAGES;
+        }
+        if pages < self.checkpoint_at || self.distrust {
             return;
         }
         let Some(conn) = self.conn.as_ref() else { return };
-        // A reader that stays in an old state must not let the log grow for ever.
-        let sql = if pages < RESTART_PAGES {
-            "PRAGMA wal_checkpoint(PASSIVE)"
-        } else {
-            "PRAGMA wal_checkpoint(RESTART)"
-        };
-        let moved =
-            conn.query_row(sql, [], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)));
+        let moved = conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+            Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+        });
         match moved {
-            Ok((log, done)) => {
-                if log == done {
-                    add(&self.counters.checkpoints, 1);
-                    self.wal_pages.store(0, std::sync::atomic::Ordering::Relaxed);
-                } else {
-                    // Not before as much again has come: it would find the same readers.
-                    let left = i32::try_from(log - done).unwrap_or(i32::MAX);
-                    tracing::debug!(left, "the write-ahead log is still read");
-                }
+            Ok((log, done)) if log == done => {
+                // The next commit begins the log anew.
+                add(&self.counters.checkpoints, 1);
+                self.checkpoint_at = CHECKPOINT_PAGES;
+                self.wal_pages.store(0, std::sync::atomic::Ordering::Relaxed);
             }
-            Err(error) if errors::is_busy(&error) => {}
+            // Somebody reads an old state. Not at once again: that would find the same reader.
+            Ok(_) => self.checkpoint_at = pages.saturating_add(CHECKPOINT_PAGES / 4),
+            Err(error) if errors::is_busy(&error) => {
+                self.checkpoint_at = pages.saturating_add(CHECKPOINT_PAGES / 4);
+            }
             Err(error) => {
                 let explained = self.explain(&error);
                 tracing::error!(error = %explained, "the write-ahead log could not be moved into the database");
