@@ -6,12 +6,12 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 
 use crate::settings::Flags;
 
-/// An agent server that never loses a turn.
+/// The whole command line.
 #[derive(Debug, Parser)]
 #[command(
     name = "everturn",
     version,
-    about,
+    about = "An agent server that never loses a turn",
     long_about = "An agent server that never loses a turn.\n\nEverturn runs conversations with an agent. Every input that it accepts ends in exactly one visible outcome, whatever dies in between: the browser, the network, the process, the machine.",
     after_help = "Examples:\n  everturn serve                      start the server and open the page that it names\n  everturn run 'What is in here?'     one question, answered in the terminal\n  everturn chat                       a conversation in the terminal\n  everturn doctor                     what is wrong, and what to do about it\n\nExit codes: 0 completed, 1 failed, 2 usage, 3 cancelled, 4 interrupted, 5 lost contact, 6 still queued.",
     arg_required_else_help = true,

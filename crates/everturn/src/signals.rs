@@ -17,7 +17,8 @@ pub(crate) enum Ask {
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    hangup: Signal,
+    /// `None` where the process was started to outlive its terminal (`nohup`).
+    hangup: Option<Signal>,
 }
 
 impl Signals {
@@ -31,7 +32,7 @@ impl Signals {
         Ok(Self {
             interrupt: take(SignalKind::interrupt())?,
             terminate: take(SignalKind::terminate())?,
-            hangup: take(SignalKind::hangup())?,
+            hangup: if hangup_is_ignored() { None } else { Some(take(SignalKind::hangup())?) },
         })
     }
 
@@ -40,7 +41,43 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => Ask::Interrupt,
             _ = self.terminate.recv() => Ask::Terminate,
-            _ = self.hangup.recv() => Ask::Terminate,
+            () = hangup(&mut self.hangup) => Ask::Terminate,
         }
+    }
+}
+
+async fn hangup(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether whoever started this process had it ignore SIGHUP.
+fn hangup_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ignores_hangup(&status)
+}
+
+/// Reads the mask of ignored signals; SIGHUP is the first.
+fn ignores_hangup(status: &str) -> bool {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nohup_is_seen_in_the_mask_of_ignored_signals() {
+        assert!(ignores_hangup("Name:\tx\nSigIgn:\t0000000000001001\n"));
+        assert!(!ignores_hangup("SigIgn:\t0000000000001000\n"));
+        assert!(!ignores_hangup("nothing of it"));
     }
 }

@@ -13,4 +13,5 @@ mod run;
 mod serve;
 mod sessions;
 mod support;
+mod terminal;
 mod token;

@@ -5,6 +5,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::{QUICK, SLOW, SLOW_TEXT, ended, everturn, json, shell, times_run};
+use crate::terminal::Terminal;
 
 /// 0: the text on stdout, and nothing else.
 #[tokio::test]
@@ -189,4 +190,48 @@ async fn text_comes_from_stdin_and_events_go_out_as_json() {
     let bad = shell(&home, &line).run().await.unwrap();
     assert_eq!(bad.code, Some(2), "{bad:?}");
     assert!(bad.stderr.contains("stdin is not UTF-8"), "{bad:?}");
+}
+
+/// In a terminal it asks, whoever does the work; what is no answer is asked about again.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_terminal_it_asks() {
+    let home = Home::new().unwrap();
+    let model = home.script(QUICK).unwrap();
+    let words = ["run", "--model", &model, "use the tool"];
+    let mut run = Terminal::start(&home, &words);
+    run.wait_for("? may shell run?");
+    run.press("n\n");
+    run.wait_for("= denied");
+    run.wait_for("The tool said:");
+    assert_eq!((run.ended(), times_run(&home)), (Some(0), 0));
+    let _server = home.serve(&model).unwrap().start().await.unwrap();
+    let mut run = Terminal::start(&home, &words);
+    run.wait_for("[y] once");
+    run.press("perhaps\n");
+    run.wait_for("[y] once");
+    run.press("y\n");
+    run.wait_for("The tool said: from the shell");
+    assert_eq!((run.ended(), times_run(&home)), (Some(0), 1));
+}
+
+/// P5: until somebody records it, whoever reads is told that nobody works on a turn, and on what
+/// evidence; nothing of that is stored.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_nobody_works_on_is_shown_as_interrupted() {
+    let home = Home::new().unwrap();
+    let model = home.script(SLOW).unwrap();
+    let words = ["run", "--model", &model, "--session", "s", "--request-id", "r", "count"];
+    let mut run = everturn(&home, &words).start().unwrap();
+    run.out.wait_for_text("three").await.unwrap();
+    let shown = json(&home, &["sessions", "show", "s", "--json"]).await;
+    assert_eq!(shown["state"], "running", "{shown}");
+    run.kill();
+    let shown = json(&home, &["sessions", "show", "s", "--json"]).await;
+    assert_eq!(shown["state"], "interrupted", "{shown}");
+    assert_eq!(shown["interrupted"]["cause"], "lost_worker", "{shown}");
+    let turn = json(&home, &["turn", "show", "s:1", "--json"]).await;
+    assert_eq!(turn["runs"][0]["interrupted_virtually"], true, "{turn}");
+    assert_eq!(turn["runs"][0]["terminal"], false, "{turn}");
+    let ran = ended(&home, &words).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), SLOW_TEXT), "{ran:?}");
 }

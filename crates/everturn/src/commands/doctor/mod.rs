@@ -65,6 +65,7 @@ impl Findings {
 
 pub(crate) async fn run(args: cli::Doctor, flags: &Flags, term: Term) -> Result<Exit> {
     let mut found = Findings::default();
+    found.ok("version", format!("everturn {}", env!("CARGO_PKG_VERSION")));
     match Settings::load(flags, &process_env) {
         Ok(settings) => {
             match &settings.file {

@@ -18,6 +18,8 @@ use crate::table;
 
 /// A write-ahead log beyond this was not moved into the database for long.
 const WAL_MUCH_BYTES: u64 = 256 << 20;
+/// Reading a store beyond this takes long enough to be said.
+const LARGE_BYTES: u64 = 256 << 20;
 /// Sessions that are named.
 const SESSIONS_SHOWN: usize = 20;
 
@@ -42,6 +44,10 @@ pub(super) async fn database(settings: &Settings, home: &Home, found: &mut Findi
             found.note("store", detail, "`everturn serve`, `run` or `chat` makes it");
         }
         return false;
+    }
+    let bytes = std::fs::metadata(&path).map_or(0, |meta| meta.len());
+    if bytes > LARGE_BYTES {
+        tell(&format!("reading all {} of the store", table::bytes(bytes)));
     }
     let looked =
         tokio::task::spawn_blocking(move || SqliteStore::check(&folder, Depth::Full)).await;
@@ -93,6 +99,11 @@ pub(super) async fn database(settings: &Settings, home: &Home, found: &mut Findi
         Err(error) => found.problem("store", format!("{error}"), "is the file readable?"),
     }
     true
+}
+
+#[allow(clippy::print_stderr, reason = "progress of a command")]
+fn tell(line: &str) {
+    eprintln!("{line}");
 }
 
 /// What the file itself says of its journal: bytes 18 and 19 of a database in write-ahead mode are 2.

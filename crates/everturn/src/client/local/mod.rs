@@ -1,5 +1,7 @@
 //! With the engine in this process, or with the store alone for commands that only read and tidy.
 
+mod observe;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,27 +71,27 @@ impl LocalClient {
         }
     }
 
-    fn wire(&self, view: &SessionView) -> Session {
-        let viewers = self.engine.as_ref().map_or(0, |engine| engine.viewers(&view.session.key()));
-        Session::new(
-            &view.session,
+    async fn wire(&self, view: &SessionView) -> Result<Session> {
+        let session = &view.session;
+        let viewers = self.engine.as_ref().map_or(0, |engine| engine.viewers(&session.key()));
+        let mut wire = Session::new(
+            session,
             view.running.as_ref(),
             view.interrupted.as_ref(),
             view.chain_generation,
             viewers,
-        )
+        );
+        if let Some(run) = &view.running
+            && observe::nobody_works(&self.store, run, session.lease.as_ref()).await
+        {
+            observe::session(&self.store, run, &mut wire).await?;
+        }
+        Ok(wire)
     }
 
     /// A lease, if it is another living process's.
     async fn other(&self, lease: Option<&Lease>) -> Option<WaitingFor> {
-        let lease = lease?;
-        let own = lease.holder == *self.store.node_id();
-        if own
-            || lease.expiry.passed(&self.store.clock().boot())
-            || self.store.node_gone(&lease.holder).await == Some(true)
-        {
-            return None;
-        }
+        let lease = observe::held_elsewhere(&self.store, lease).await?;
         Some(WaitingFor { node: lease.holder.to_string(), since: lease.since.rfc3339() })
     }
 
@@ -111,18 +113,16 @@ impl LocalClient {
 
     async fn run_wire(&self, run: &core::Run) -> Result<Run> {
         let mut wire = Run::from(run);
-        wire.interrupted_virtually = self.nobody_works(run).await?;
+        if self.nobody_works(run).await? {
+            observe::run(&self.store, run, &mut wire).await?;
+        }
         Ok(wire)
     }
 
     /// Whether a run has no end and nobody who works on it.
     async fn nobody_works(&self, run: &core::Run) -> Result<bool> {
-        if matches!(run.state, core::RunState::Ended | core::RunState::HandedOver) {
-            return Ok(false);
-        }
         let Some(view) = self.store.session(&run.session_key()).await? else { return Ok(false) };
-        let own = view.session.lease.as_ref().is_some_and(|l| l.holder == *self.store.node_id());
-        Ok(!own && self.other(view.session.lease.as_ref()).await.is_none())
+        Ok(observe::nobody_works(&self.store, run, view.session.lease.as_ref()).await)
     }
 }
 
@@ -181,7 +181,7 @@ impl Client for LocalClient {
 
     async fn session(&self, id: &str) -> Result<Option<Session>> {
         match self.view(&self.key(id)?).await {
-            Ok(view) => Ok(Some(self.wire(&view))),
+            Ok(view) => Ok(Some(self.wire(&view).await?)),
             Err(error) if error.is(Code::SessionNotFound) => Ok(None),
             Err(error) => Err(error),
         }
@@ -384,7 +384,10 @@ impl Client for LocalClient {
             .then(|| limit.checked_sub(1).and_then(|last| rows.get(last as usize)))
             .flatten()
             .map(|last| format!("{}:{}", last.session.updated_at.0, last.session.id));
-        let data = rows.iter().take(limit as usize).map(|view| self.wire(view)).collect();
+        let mut data = Vec::with_capacity(rows.len());
+        for view in rows.iter().take(limit as usize) {
+            data.push(self.wire(view).await?);
+        }
         Ok(CursorPage { data, next_cursor })
     }
 
@@ -403,7 +406,7 @@ impl Client for LocalClient {
     async fn end_session(&self, session: &str, reason: &str) -> Result<Session> {
         let key = self.key(session)?;
         execute(&*self.store, EndSession { key: key.clone(), reason: reason.to_owned() }).await?;
-        Ok(self.wire(&self.view(&key).await?))
+        self.wire(&self.view(&key).await?).await
     }
 
     async fn delete_session(&self, session: &str, force: bool) -> Result<()> {
