@@ -28,6 +28,7 @@ mod environment;
 mod output;
 mod process;
 mod protocol;
+mod start;
 
 use std::process::ExitCode;
 

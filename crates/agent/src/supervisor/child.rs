@@ -6,30 +6,24 @@
 
 use std::io::{PipeReader, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use rustix::stdio::{stdin, stdout};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
 
 use super::output::Relay;
 use super::process;
-use super::protocol::{Control, End, Frame, Report, Spec, VERSION, line};
+use super::protocol::{Control, End, Frame, Report, line};
+use super::start::{Lines, prepare};
 use super::{
-    CHUNK_BYTES, DRAIN_MS, GRACE_MS, LEFTOVER_GRACE_MS, LEFTOVER_MS, LINE_BYTES_MAX, LINGER_MS,
-    SURVIVOR_MS, boot_ms,
+    CHUNK_BYTES, DRAIN_MS, GRACE_MS, LEFTOVER_GRACE_MS, LEFTOVER_MS, LINGER_MS, SURVIVOR_MS,
+    boot_ms,
 };
 
-/// Shells that run a command, the first one that exists.
-const SHELLS: &[&str] = &["/bin/bash", "/usr/bin/bash", "/bin/sh"];
 /// Bytes read at once of an output that is no longer passed on.
 const DISCARD_BYTES: usize = 64 << 10;
 /// Reads of output in one turn of the loop.
@@ -56,141 +50,8 @@ pub(super) fn main() -> ExitCode {
     }
 }
 
-/// Becomes a supervisor and starts the command. `None`: the server went away or its lease ran out
-/// before there was anything to run.
-fn prepare() -> Result<Option<Supervisor>, String> {
-    // A session of its own: no terminal whose keys reach the command, and an id by which the
-    // server finds what is left should this process be killed.
-    let _ = rustix::process::setsid();
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
-        .map_err(|error| format!("cannot adopt orphans: {error}"))?;
-    let children = signals(&[SIGCHLD])?;
-    let told = signals(&[SIGTERM, SIGINT, SIGHUP])?;
-    let timer =
-        timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
-            .map_err(|error| format!("cannot make a timer: {error}"))?;
-    for end in [stdin(), stdout()] {
-        rustix::io::ioctl_fionbio(end, true).map_err(|error| format!("bad pipe: {error}"))?;
-    }
-
-    let mut input = Lines::default();
-    let first = loop {
-        let _ = poll(&mut [PollFd::from_borrowed_fd(stdin(), PollFlags::IN)], None);
-        let open = input.fill();
-        if let Some(first) = input.next() {
-            break first;
-        }
-        if !open {
-            return Ok(None);
-        }
-    };
-    let spec: Spec = serde_json::from_slice(&first)
-        .map_err(|error| format!("the server and its helper do not fit together: {error}"))?;
-    if spec.version != VERSION {
-        return Err(format!("the server speaks version {}, this is {VERSION}", spec.version));
-    }
-    if spec.deadline <= boot_ms() {
-        let report = Report {
-            end: End::Deadline,
-            code: None,
-            signal: None,
-            duration_ms: 0,
-            leftovers: 0,
-            survivors: 0,
-        };
-        let _ = rustix::io::write(stdout(), &line(&Frame::Exit(report)));
-        return Ok(None);
-    }
-
-    let shell = SHELLS.iter().find(|path| std::path::Path::new(path).exists()).unwrap_or(&"sh");
-    let (output, writer) =
-        std::io::pipe().map_err(|error| format!("cannot make a pipe: {error}"))?;
-    rustix::io::ioctl_fionbio(&output, true).map_err(|error| format!("bad pipe: {error}"))?;
-    let second = writer.try_clone().map_err(|error| format!("cannot copy a pipe: {error}"))?;
-    let started = Instant::now();
-    // The command value holds the writing ends and is dropped with this statement: from then on
-    // only the command has them.
-    let child = Command::new(shell)
-        .arg("-c")
-        .arg(&spec.command)
-        .envs(spec.environment)
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(writer)
-        .stderr(second)
-        .spawn()
-        .map_err(|error| format!("cannot start {shell}: {error}"))?;
-    let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
-    let supervisor = Supervisor {
-        main: Pid::from_child(&child),
-        status: None,
-        started,
-        duration: None,
-        childless: false,
-        time_up: started + Duration::from_millis(spec.timeout_ms),
-        deadline: spec.deadline,
-        input: Some(input),
-        output: Some(output),
-        relay: Some(Relay::default()),
-        out: line(&Frame::Started { pid }),
-        sent: 0,
-        ending: None,
-        drain_until: None,
-        final_frames: false,
-        children,
-        told,
-        timer,
-    };
-    supervisor.arm();
-    Ok(Some(supervisor))
-}
-
-/// A pipe that gets a byte whenever one of the signals arrives.
-fn signals(which: &[i32]) -> Result<PipeReader, String> {
-    let failed = |error: std::io::Error| format!("cannot watch signals: {error}");
-    let (reader, writer) = std::io::pipe().map_err(failed)?;
-    rustix::io::ioctl_fionbio(&reader, true).map_err(|error| failed(error.into()))?;
-    for signal in which {
-        let copy = writer.try_clone().map_err(failed)?;
-        signal_hook::low_level::pipe::register(*signal, OwnedFd::from(copy)).map_err(failed)?;
-    }
-    Ok(reader)
-}
-
-/// Lines from the server.
-#[derive(Default)]
-struct Lines {
-    buffer: Vec<u8>,
-}
-
-impl Lines {
-    /// Reads what is there. `false` once the server is gone, or says what no server says.
-    fn fill(&mut self) -> bool {
-        let mut bytes = [0; CHUNK_BYTES];
-        loop {
-            match rustix::io::read(stdin(), &mut bytes) {
-                Ok(0) => return false,
-                Ok(count) => self.buffer.extend_from_slice(&bytes[..count]),
-                Err(Errno::AGAIN) => return true,
-                Err(Errno::INTR) => {}
-                Err(_) => return false,
-            }
-            if self.buffer.len() > LINE_BYTES_MAX {
-                return false;
-            }
-        }
-    }
-
-    fn next(&mut self) -> Option<Vec<u8>> {
-        let end = self.buffer.iter().position(|byte| *byte == b'\n')?;
-        let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
-        line.pop();
-        Some(line)
-    }
-}
-
 /// How the command is being brought to its end.
-struct Ending {
+pub(super) struct Ending {
     end: End,
     /// When `SIGTERM` goes out; `None` once it has, or if it is not to.
     term_at: Option<Instant>,
@@ -201,29 +62,29 @@ struct Ending {
     leftovers: u32,
 }
 
-struct Supervisor {
-    main: Pid,
-    status: Option<WaitStatus>,
-    started: Instant,
-    duration: Option<Duration>,
+pub(super) struct Supervisor {
+    pub(super) main: Pid,
+    pub(super) status: Option<WaitStatus>,
+    pub(super) started: Instant,
+    pub(super) duration: Option<Duration>,
     /// Whether there is no descendant any more.
-    childless: bool,
-    time_up: Instant,
-    deadline: u64,
+    pub(super) childless: bool,
+    pub(super) time_up: Instant,
+    pub(super) deadline: u64,
     /// `None` once the server is gone.
-    input: Option<Lines>,
+    pub(super) input: Option<Lines>,
     /// `None` once it ended.
-    output: Option<PipeReader>,
+    pub(super) output: Option<PipeReader>,
     /// `None` once its last frame is written.
-    relay: Option<Relay>,
-    out: Vec<u8>,
-    sent: usize,
-    ending: Option<Ending>,
-    drain_until: Option<Instant>,
-    final_frames: bool,
-    children: PipeReader,
-    told: PipeReader,
-    timer: OwnedFd,
+    pub(super) relay: Option<Relay>,
+    pub(super) out: Vec<u8>,
+    pub(super) sent: usize,
+    pub(super) ending: Option<Ending>,
+    pub(super) drain_until: Option<Instant>,
+    pub(super) final_frames: bool,
+    pub(super) children: PipeReader,
+    pub(super) told: PipeReader,
+    pub(super) timer: OwnedFd,
 }
 
 impl Supervisor {
@@ -234,6 +95,7 @@ impl Supervisor {
             drain(self.children.as_fd());
             drain(self.timer.as_fd());
             self.reap();
+            self.note_exit();
             if told {
                 self.begin(End::Terminated, GRACE_MS);
             }
@@ -268,6 +130,22 @@ impl Supervisor {
         }
     }
 
+    /// Begins to end what the command left behind once it has ended by itself. Comes before all
+    /// that could end it from outside: that came too late.
+    fn note_exit(&mut self) {
+        if self.ending.is_none() && self.status.is_some() {
+            let term_at = Instant::now() + Duration::from_millis(LEFTOVER_MS);
+            let kill_at = term_at + Duration::from_millis(LEFTOVER_GRACE_MS);
+            self.ending = Some(Ending {
+                end: End::Exited,
+                term_at: Some(term_at),
+                kill_at,
+                sweep: (kill_at, SWEEP.0),
+                leftovers: 0,
+            });
+        }
+    }
+
     /// Takes in what the server says.
     fn listen(&mut self) {
         let Some(mut input) = self.input.take() else { return };
@@ -291,25 +169,12 @@ impl Supervisor {
         }
     }
 
-    /// Looks at the clocks and at the command itself.
+    /// Looks at the clocks.
     fn decide(&mut self, now: Instant) {
         if self.deadline <= boot_ms() {
             self.begin(End::Deadline, 0);
         }
-        if self.ending.is_some() {
-            return;
-        }
-        if self.status.is_some() {
-            let term_at = now + Duration::from_millis(LEFTOVER_MS);
-            let kill_at = term_at + Duration::from_millis(LEFTOVER_GRACE_MS);
-            self.ending = Some(Ending {
-                end: End::Exited,
-                term_at: Some(term_at),
-                kill_at,
-                sweep: (kill_at, SWEEP.0),
-                leftovers: 0,
-            });
-        } else if self.time_up <= now {
+        if self.ending.is_none() && self.time_up <= now {
             self.begin(End::TimedOut, GRACE_MS);
         }
     }
@@ -526,7 +391,7 @@ impl Supervisor {
     }
 
     /// Sets the timer that wakes us at the lease deadline, also out of a suspended machine.
-    fn arm(&self) {
+    pub(super) fn arm(&self) {
         let at = Itimerspec {
             it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
             it_value: Timespec {
