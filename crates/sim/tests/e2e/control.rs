@@ -201,3 +201,101 @@ async fn the_question_of_an_interrupted_run_is_withdrawn() {
     assert_eq!(openai.violations(), Vec::<String>::new());
     verify(&client, &["s"], vec![accepted], vec![seen(follower)]).await;
 }
+
+/// P3: an input that interrupts stops the running turn and runs next; the rest of the queue stays, in
+/// its order, over a kill as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupting_input_runs_next_and_the_queue_stays() {
+    let openai = OpenAi::start().await.unwrap();
+    let gate = Gate::new();
+    openai.push(Reply::new().text("Never ").gate(&gate).text("finished"));
+    let home = Home::new().unwrap();
+    let mut server = serve_openai(&home, &openai).start().await.unwrap();
+    let client = home.client().unwrap();
+    let follower = Follower::feed(&client, "s");
+    let first = client.say("s", "r1", "first").await.unwrap();
+    follower.wait_for_event("text.delta", 1).await.unwrap();
+    let second = client.say("s", "r2", "second").await.unwrap();
+    // Whatever follows stands at the gate, so that the kill meets it.
+    let closed = gate.clone();
+    openai.otherwise(move |request| {
+        Reply::new().gate(&closed).text(format!("Answer to {}.", request.last_user_text()))
+    });
+    let body = json!({ "text": "urgent", "mode": "interrupt", "request_id": "r3" });
+    let receipt = client.post("/v1/sessions/s/inputs", &body).await.unwrap().expect(202).unwrap();
+    let again = client.post("/v1/sessions/s/inputs", &body).await.unwrap().expect(202).unwrap();
+    assert_eq!((&again["input_id"], &again["replayed"]), (&receipt["input_id"], &true.into()));
+    assert_eq!(client.outcome(&first.input_id).await.unwrap()["outcome"], "cancelled");
+    openai.wait_for_requests(2).await;
+    server.restart().await.unwrap();
+    gate.open();
+    let urgent = text(&receipt, "input_id");
+    assert_eq!(client.outcome(urgent).await.unwrap()["outcome"], "completed");
+    assert_eq!(client.outcome(&second.input_id).await.unwrap()["outcome"], "completed");
+    let asked = client.texts("s", "user", "message").await.unwrap();
+    assert_eq!(asked, ["first", "urgent", "second"]);
+    let runs = follower.record().count("run.cancelled");
+    assert_eq!(runs, 1);
+    assert_eq!(openai.violations(), Vec::<String>::new());
+}
+
+/// A stop that keeps the queue lets what waits run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_may_keep_the_queue() {
+    let openai = OpenAi::start().await.unwrap();
+    let gate = Gate::new();
+    openai.push(Reply::new().gate(&gate).text("never"));
+    openai.push(Reply::new().text("Second."));
+    let home = Home::new().unwrap();
+    let _server = serve_openai(&home, &openai).start().await.unwrap();
+    let client = home.client().unwrap();
+    let first = client.say("s", "r1", "first").await.unwrap();
+    let second = client.say("s", "r2", "second").await.unwrap();
+    openai.wait_for_requests(1).await;
+    let stop = json!({ "queue": "keep" });
+    client.post("/v1/sessions/s/stop", &stop).await.unwrap().expect(200).unwrap();
+    assert_eq!(client.outcome(&first.input_id).await.unwrap()["outcome"], "cancelled");
+    assert_eq!(client.outcome(&second.input_id).await.unwrap()["outcome"], "completed");
+    assert_eq!(openai.violations(), Vec::<String>::new());
+    verify(&client, &["s"], vec![first, second], vec![]).await;
+}
+
+/// P4: a session that is deleted by force while its turn runs takes its tools with it, and is gone for
+/// good, over a restart as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_deleted_by_force_takes_its_tools_with_it() {
+    let openai = OpenAi::start().await.unwrap();
+    let home = Home::new().unwrap();
+    let (_gate, effects) = (fifo(&home, "gate"), home.work().join("effects"));
+    let mark = format!("mark-{}", home.path().display());
+    let command = format!("echo begun >> effects; : {mark}; read line < gate");
+    openai.push(Reply::new().call("a", "shell", &json!({ "command": command }).to_string()));
+    let mut server = serve_openai(&home, &openai).start().await.unwrap();
+    let client = home.client().unwrap();
+    client.create_open_session("s").await.unwrap();
+    let accepted = client.say("s", "r1", "do it").await.unwrap();
+    wait_for_lines(&effects, 1).await;
+    let busy = client.delete("/v1/sessions/s").await.unwrap();
+    assert_eq!(busy.problem(409).unwrap(), "session_busy");
+    let deleted = client.delete("/v1/sessions/s?force=true").await.unwrap();
+    assert!((200..300).contains(&deleted.status), "{deleted:?}");
+    wait::until("the end of the command", || async {
+        Ok(processes_with(&mark)?.is_empty().then_some(()))
+    })
+    .await
+    .unwrap();
+    for restart in [false, true] {
+        if restart {
+            server.restart().await.unwrap();
+        }
+        let path = format!("/v1/inputs/{}", accepted.input_id);
+        for path in ["/v1/sessions/s", "/v1/sessions/s/messages", &path] {
+            let gone = client.get(path).await.unwrap();
+            assert_eq!(gone.problem(410).unwrap(), "session_deleted", "{path}");
+        }
+        let receipt = client.submit("s", "r1", "do it").await.unwrap().expect(202).unwrap();
+        assert_eq!(receipt["input_id"], accepted.input_id.as_str());
+        assert_eq!(receipt["outcome"], "cancelled");
+    }
+    assert_eq!(openai.requests().len(), 1);
+}

@@ -213,3 +213,42 @@ async fn text_split_anywhere_is_the_same_text() {
     assert_eq!(openai.violations(), Vec::<String>::new());
     verify(&client, &["s"], vec![accepted], vec![seen(follower)]).await;
 }
+
+/// P14: a key that the provider refuses, and quotes, is shown nowhere: not in the answer, not in the
+/// log, not in the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_key_is_shown_nowhere() {
+    const KEY: &str = "sk-secret-0123456789abcdef";
+    let openai = OpenAi::start().await.unwrap();
+    openai.push(Reply::status(401).message(format!("Incorrect API key provided: {KEY}")));
+    openai.push(Reply::status(400).message(format!("Something with {KEY} is wrong")));
+    let home = Home::new().unwrap();
+    let spec = home
+        .serve(crate::common::OPENAI)
+        .unwrap()
+        .env("OPENAI_API_KEY", KEY)
+        .env("OPENAI_BASE_URL", openai.base_url())
+        .env("EVERTURN_LOG", "debug");
+    let mut server = spec.start().await.unwrap();
+    let client = home.client().unwrap();
+    let follower = Follower::feed(&client, "s");
+    for (number, code) in ["model_unauthorized", "model_refused"].into_iter().enumerate() {
+        let one = client.say("s", &format!("r{number}"), "hello").await.unwrap();
+        assert_eq!(client.outcome(&one.input_id).await.unwrap()["outcome"], "failed");
+        let end = follower.wait_for_event("run.failed", number + 1).await.unwrap();
+        assert_eq!(end["error"]["code"], code);
+    }
+    assert_eq!(openai.requests()[0].key.as_deref(), Some(KEY));
+    let feed: String = follower.record().events.iter().map(|seen| seen.data.clone()).collect();
+    assert!(!feed.contains(KEY));
+    server.terminate().await.unwrap();
+    assert!(!server.process.err.text().contains(KEY));
+    for entry in std::fs::read_dir(home.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            let bytes = std::fs::read(&path).unwrap();
+            let found = bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes());
+            assert!(!found, "{}", path.display());
+        }
+    }
+}

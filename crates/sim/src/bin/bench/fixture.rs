@@ -69,10 +69,13 @@ impl Writer {
     }
 
     /// Claims the next turn of a session.
-    pub(crate) async fn claim(&self, key: &SessionKey) -> Result<TurnLease> {
+    pub(crate) async fn claim(&self, key: &SessionKey) -> Result<Turn> {
         let claim = Claim { key: key.clone(), claimer: self.claimer.clone(), gone: None };
         match *execute(&*self.store, claim).await? {
-            Claimed::Turn(turn) => Ok(TurnLease::new(self.store.clone(), turn.fence)),
+            Claimed::Turn(turn) => {
+                let lease = TurnLease::new(self.store.clone(), turn.fence);
+                Ok(Turn { lease, number: 0 })
+            }
             other => bail!("{key} gave no turn: {other:?}"),
         }
     }
@@ -80,17 +83,32 @@ impl Writer {
     /// One turn, from its input to its end.
     pub(crate) async fn turn(&self, key: &SessionKey, name: &str, answer: &str) -> Result<()> {
         self.admit(key, name, "a question of a usual length, more or less").await?;
-        let lease = self.claim(key).await?;
-        self.complete(&lease, answer).await
+        let mut turn = self.claim(key).await?;
+        let deltas = answer.split_inclusive(' ').map(|word| Record::TextDelta(word.to_owned()));
+        turn.write(deltas.collect()).await?;
+        turn.complete(answer).await
+    }
+}
+
+/// A claimed turn, written to as the engine does.
+pub(crate) struct Turn {
+    lease: TurnLease,
+    /// Writes so far.
+    number: u64,
+}
+
+impl Turn {
+    /// Writes records.
+    pub(crate) async fn write(&mut self, records: Vec<Record>) -> Result<()> {
+        self.number += 1;
+        self.lease.write(self.number, records).await?;
+        Ok(())
     }
 
-    /// Ends a turn with an answer that was streamed in a few pieces.
-    pub(crate) async fn complete(&self, lease: &TurnLease, answer: &str) -> Result<()> {
-        let deltas = answer.split_inclusive(' ').map(|word| Record::TextDelta(word.to_owned()));
-        lease.write(deltas.collect()).await?;
+    /// Ends it well.
+    pub(crate) async fn complete(&mut self, answer: &str) -> Result<()> {
         let end = End::Completed { text: answer.to_owned(), reasoning: None, usage: None };
-        lease.write(vec![Record::End(end)]).await?;
-        Ok(())
+        self.write(vec![Record::End(end)]).await
     }
 }
 

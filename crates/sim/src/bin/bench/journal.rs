@@ -21,20 +21,20 @@ pub(crate) async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     let time = Duration::from_millis(scale.of(4_000, 200) as u64);
     let writer = Arc::new(Writer::open(&folder.path().join("home")).await?);
     let mut tasks = tokio::task::JoinSet::new();
-    let mut leases = Vec::new();
+    let mut turns = Vec::new();
     for turn in 0..TURNS {
         let key = Writer::key(&format!("bench-{turn}"))?;
         writer.admit(&key, "r", "go").await?;
-        leases.push(writer.claim(&key).await?);
+        turns.push(writer.claim(&key).await?);
     }
     let before = writer.store.stats();
     let begun = Instant::now();
-    for lease in leases {
+    for mut turn in turns {
         tasks.spawn(async move {
             let mut count = 0;
             while begun.elapsed() < time {
                 let deltas = (0..DELTAS).map(|_| Record::TextDelta(" word".to_owned())).collect();
-                lease.write(deltas).await?;
+                turn.write(deltas).await?;
                 count += DELTAS;
             }
             anyhow::Ok(count)

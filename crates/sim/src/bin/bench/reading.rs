@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use everturn_core::event::{End, Record};
+use everturn_core::event::Record;
 use everturn_sim::server::{Home, Server};
 use serde_json::Value;
 
@@ -62,16 +62,14 @@ fn compared(what: &str, small: &Times, few: usize, large: &Times, many: usize, o
 async fn run_of(writer: &Writer, session: &str, events: usize) -> Result<()> {
     let key = Writer::key(session)?;
     writer.admit(&key, "r", "say a lot").await?;
-    let lease = writer.claim(&key).await?;
+    let mut turn = writer.claim(&key).await?;
     let mut left = events - 2;
     while left > 0 {
         let now = left.min(128);
-        lease.write((0..now).map(|_| Record::TextDelta(" word".to_owned())).collect()).await?;
+        turn.write((0..now).map(|_| Record::TextDelta(" word".to_owned())).collect()).await?;
         left -= now;
     }
-    let end = End::Completed { text: "a lot".to_owned(), reasoning: None, usage: None };
-    lease.write(vec![Record::End(end)]).await?;
-    Ok(())
+    turn.complete("a lot").await
 }
 
 /// A session with this many messages.

@@ -26,9 +26,9 @@ pub(crate) async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         for turn in 0..turns {
             let key = Writer::key(&format!("s{turn}"))?;
             writer.admit(&key, "r", "go").await?;
-            let lease = writer.claim(&key).await?;
+            let mut begun = writer.claim(&key).await?;
             let words = (0..20).map(|_| Record::TextDelta("word ".to_owned())).collect();
-            lease.write(words).await?;
+            begun.write(words).await?;
         }
     }
     let rounds = scale.of(5, 1);
