@@ -20,6 +20,10 @@ pub struct ServerConfig {
     pub rate_per_s: u32,
     /// Requests of one principal at once, after a pause.
     pub rate_burst: u32,
+    /// Requests per second with tokens that are not known, on average, all together.
+    pub unknown_per_s: u32,
+    /// Requests with tokens that are not known at once, after a pause.
+    pub unknown_burst: u32,
     /// Open streams of one principal.
     pub streams_per_principal: usize,
     /// Open streams.
@@ -61,6 +65,8 @@ impl Default for ServerConfig {
             hosts: Vec::new(),
             rate_per_s: 10_000,
             rate_burst: 40_000,
+            unknown_per_s: 100,
+            unknown_burst: 400,
             streams_per_principal: 10_000,
             streams_max: 20_000,
             connections_max: 25_000,

@@ -46,9 +46,6 @@ const TOUCH: Duration = Duration::from_secs(60);
 const CACHE_MAX: usize = 1_024;
 /// Log-ins ended and not yet run out that are remembered.
 const LOGGED_OUT_MAX: usize = 10_000;
-/// Look-ups per second of secrets that were not seen lately, and at once.
-const UNKNOWN_PER_S: NonZeroU32 = NonZeroU32::new(100).unwrap();
-const UNKNOWN_BURST: NonZeroU32 = NonZeroU32::new(400).unwrap();
 
 /// Who makes a request.
 #[derive(Debug, Clone)]
@@ -115,9 +112,10 @@ impl Access {
         config: &ServerConfig,
         bound: SocketAddr,
     ) -> Result<Self, NoRandomness> {
-        let one = NonZeroU32::MIN;
-        let quota = Quota::per_second(NonZeroU32::new(config.rate_per_s).unwrap_or(one))
-            .allow_burst(NonZeroU32::new(config.rate_burst).unwrap_or(one));
+        let quota = |per_s, burst| {
+            let at_least_one = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
+            Quota::per_second(at_least_one(per_s)).allow_burst(at_least_one(burst))
+        };
         Ok(Self {
             engine,
             hosts: Hosts::new(&config.hosts, bound),
@@ -128,10 +126,8 @@ impl Access {
             looked_at: Mutex::default(),
             known: Mutex::default(),
             logged_out: Mutex::default(),
-            unknown: RateLimiter::direct(
-                Quota::per_second(UNKNOWN_PER_S).allow_burst(UNKNOWN_BURST),
-            ),
-            rate: RateLimiter::hashmap(quota),
+            unknown: RateLimiter::direct(quota(config.unknown_per_s, config.unknown_burst)),
+            rate: RateLimiter::hashmap(quota(config.rate_per_s, config.rate_burst)),
             // Cookies are not kept apart by port, so that the name must.
             cookie_name: format!("everturn_{}", bound.port()),
         })
@@ -209,6 +205,8 @@ impl Access {
             let detail = "too many requests with tokens that are not known";
             return Err(limited(detail, wait.wait_time_from(DefaultClock::default().now())));
         }
+        // Taken before the store is asked: what it says is no fresher than this.
+        let seen_at = Instant::now();
         let found = self.engine.read().token_by_hash(&hash).await?;
         let mut known = locked(&self.known);
         match &found {
@@ -220,7 +218,6 @@ impl Access {
                     }
                 }
                 let touched_at = known.get(&hash).and_then(|entry| entry.touched_at);
-                let seen_at = Instant::now();
                 known.insert(hash, Known { token: token.clone(), seen_at, touched_at });
             }
             None => {

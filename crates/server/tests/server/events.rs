@@ -14,9 +14,7 @@ async fn two_turns(world: &World) -> Vec<Event> {
 }
 
 /// P7: from every cursor a reader gets every later event once, in order, with the same bytes.
-#[tokio::test]
-async fn a_feed_can_be_read_from_every_cursor() {
-    let world = World::new().await;
+async fn a_feed_can_be_read_from_every_cursor(world: World) {
     let all = two_turns(&world).await;
     let latest = all.len() as u64;
     let offsets: Vec<u64> =
@@ -48,9 +46,7 @@ async fn a_feed_can_be_read_from_every_cursor() {
 }
 
 /// P7: a cursor ahead of the feed is answered with a reset, and the feed goes on live.
-#[tokio::test]
-async fn a_cursor_ahead_is_reset() {
-    let world = World::new().await;
+async fn a_cursor_ahead_is_reset(world: World) {
     let all = two_turns(&world).await;
     let latest = all.len() as u64;
     for ahead in [latest + 1, i64::MAX as u64] {
@@ -70,9 +66,7 @@ async fn a_cursor_ahead_is_reset() {
 }
 
 /// Without a cursor a feed begins with one snapshot and goes on from the snapshot's offset.
-#[tokio::test]
-async fn a_feed_without_a_cursor_begins_with_a_snapshot() {
-    let world = World::new().await;
+async fn a_feed_without_a_cursor_begins_with_a_snapshot(world: World) {
     let all = two_turns(&world).await;
     let mut events = Events::open(&world, "/v1/sessions/s/events").await;
     let seen = events.through("caught_up").await;
@@ -87,9 +81,7 @@ async fn a_feed_without_a_cursor_begins_with_a_snapshot() {
 }
 
 /// P6 and P7: what was seen live is what is replayed, byte for byte.
-#[tokio::test]
-async fn live_and_replayed_events_are_the_same_bytes() {
-    let world = World::new().await;
+async fn live_and_replayed_events_are_the_same_bytes(world: World) {
     world.post("/v1/sessions", json!({ "id": "s" })).await.ok();
     let mut live = Events::open(&world, "/v1/sessions/s/events?after=0").await;
     live.through("caught_up").await;
@@ -122,9 +114,7 @@ async fn live_and_replayed_events_are_the_same_bytes() {
 
 /// P7: a run's journal from every cursor; the stream closes after the last event, and asked again
 /// from there it has nothing to say.
-#[tokio::test]
-async fn a_run_can_be_read_from_every_cursor_and_closes() {
-    let world = World::new().await;
+async fn a_run_can_be_read_from_every_cursor_and_closes(world: World) {
     let input = world.say_and_wait("s", "many 4").await;
     let run = input["run_id"].as_str().unwrap();
     let path = format!("/v1/runs/{run}/events");
@@ -160,9 +150,7 @@ async fn a_run_can_be_read_from_every_cursor_and_closes() {
 }
 
 /// P7: an unusable cursor of a run is never skipped in silence: a reset, then everything.
-#[tokio::test]
-async fn an_unusable_cursor_of_a_run_is_reset() {
-    let world = World::new().await;
+async fn an_unusable_cursor_of_a_run_is_reset(world: World) {
     let one = world.say_and_wait("s", "many 4").await["run_id"].as_str().unwrap().to_owned();
     let two = world.say_and_wait("s", "many 4").await["run_id"].as_str().unwrap().to_owned();
     let path = format!("/v1/runs/{one}/events");
@@ -181,9 +169,7 @@ async fn an_unusable_cursor_of_a_run_is_reset() {
 }
 
 /// A run's stream follows the run to its end.
-#[tokio::test]
-async fn a_running_run_is_followed_to_its_end() {
-    let world = World::new().await;
+async fn a_running_run_is_followed_to_its_end(world: World) {
     let run = world.held_turn("s").await;
     let mut events = Events::open(&world, &format!("/v1/runs/{run}/events")).await;
     let before = events.through("caught_up").await;
@@ -229,9 +215,7 @@ async fn a_window_of_a_run_is_bounded_and_goes_on_where_it_ended() {
 }
 
 /// Reading a feed makes the client a viewer, unless it says otherwise.
-#[tokio::test]
-async fn viewers_are_counted_while_they_read() {
-    let world = World::new().await;
+async fn viewers_are_counted_while_they_read(world: World) {
     world.say_and_wait("s", "say hi").await;
     let viewers = |count: u64| {
         let world = &world;
@@ -252,9 +236,7 @@ async fn viewers_are_counted_while_they_read() {
 }
 
 /// A deleted session's feed ends.
-#[tokio::test]
-async fn the_feed_of_a_deleted_session_ends() {
-    let world = World::new().await;
+async fn the_feed_of_a_deleted_session_ends(world: World) {
     world.say_and_wait("s", "say hi").await;
     let mut events = Events::open(&world, "/v1/sessions/s/events").await;
     events.through("caught_up").await;
@@ -263,12 +245,23 @@ async fn the_feed_of_a_deleted_session_ends() {
 }
 
 /// Streams end when the server stops.
-#[tokio::test]
-async fn a_server_that_stops_ends_its_streams() {
-    let mut world = World::new().await;
+async fn a_server_that_stops_ends_its_streams(mut world: World) {
     world.say_and_wait("s", "say hi").await;
     let mut events = Events::open(&world, "/v1/sessions/s/events").await;
     events.through("caught_up").await;
     world.stop().await;
     assert_eq!(events.rest().await, []);
+}
+
+on_both_stores! {
+    a_feed_can_be_read_from_every_cursor
+    a_cursor_ahead_is_reset
+    a_feed_without_a_cursor_begins_with_a_snapshot
+    live_and_replayed_events_are_the_same_bytes
+    a_run_can_be_read_from_every_cursor_and_closes
+    an_unusable_cursor_of_a_run_is_reset
+    a_running_run_is_followed_to_its_end
+    viewers_are_counted_while_they_read
+    the_feed_of_a_deleted_session_ends
+    a_server_that_stops_ends_its_streams
 }

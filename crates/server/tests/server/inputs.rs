@@ -8,9 +8,7 @@ use tokio::net::TcpStream;
 use crate::world::{World, read_answer};
 
 /// P1: the receipt says where the input is, and an id nobody has seen becomes a session.
-#[tokio::test]
-async fn an_input_gets_a_receipt_and_makes_its_session() {
-    let world = World::new().await;
+async fn an_input_gets_a_receipt_and_makes_its_session(world: World) {
     let answer = world.post("/v1/sessions/new/inputs", json!({ "text": "say hi" })).await;
     assert_eq!(answer.status, 202);
     let receipt = answer.json();
@@ -35,9 +33,7 @@ async fn an_input_gets_a_receipt_and_makes_its_session() {
 }
 
 /// P2: one identity, whether it is in the header or in the body.
-#[tokio::test]
-async fn the_same_identity_gets_the_same_receipt() {
-    let world = World::new().await;
+async fn the_same_identity_gets_the_same_receipt(world: World) {
     let path = "/v1/sessions/s/inputs";
     let body = json!({ "text": "say hi", "request_id": "one" });
     let first = world.post(path, body.clone()).await.ok();
@@ -55,9 +51,7 @@ async fn the_same_identity_gets_the_same_receipt() {
     assert_eq!(all["data"].as_array().unwrap().len(), 1);
 }
 
-#[tokio::test]
-async fn content_lists_and_any_text_are_kept_as_they_are() {
-    let world = World::new().await;
+async fn content_lists_and_any_text_are_kept_as_they_are(world: World) {
     let image = json!({ "type": "image", "media_type": "image/png", "data": "aGVsbG8=" });
     let parts = json!([{ "type": "text", "text": "say \u{0} ü 🦀" }, image]);
     let receipt = world.post("/v1/sessions/s/inputs", json!({ "content": parts })).await.ok();
@@ -67,9 +61,7 @@ async fn content_lists_and_any_text_are_kept_as_they_are() {
     assert_eq!(messages["data"][0]["content"], parts);
 }
 
-#[tokio::test]
-async fn the_largest_text_is_taken_and_one_byte_more_is_not() {
-    let world = World::new().await;
+async fn the_largest_text_is_taken_and_one_byte_more_is_not(world: World) {
     let text = |bytes: usize| json!({ "text": format!("say {}", "a".repeat(bytes - 4)) });
     let most = world.post("/v1/sessions/s/inputs", text(1 << 20)).await;
     assert_eq!(most.status, 202, "{}", most.text);
@@ -78,9 +70,7 @@ async fn the_largest_text_is_taken_and_one_byte_more_is_not() {
 }
 
 /// P3: what waits is listed in its order, and can be withdrawn.
-#[tokio::test]
-async fn the_queue_is_listed_and_an_input_that_waits_is_withdrawn() {
-    let world = World::new().await;
+async fn the_queue_is_listed_and_an_input_that_waits_is_withdrawn(world: World) {
     world.held_turn("s").await;
     let mut waiting = Vec::new();
     for n in 1..=3 {
@@ -114,9 +104,7 @@ async fn the_queue_is_listed_and_an_input_that_waits_is_withdrawn() {
 }
 
 /// Waiting ends with the input, and no later than asked.
-#[tokio::test]
-async fn a_wait_ends_with_the_input_or_with_its_time() {
-    let world = World::new().await;
+async fn a_wait_ends_with_the_input_or_with_its_time(world: World) {
     world.held_turn("s").await;
     let queued = world.say("s", "say later").await;
     let path = format!("/v1/inputs/{}", queued["input_id"].as_str().unwrap());
@@ -134,9 +122,7 @@ async fn a_wait_ends_with_the_input_or_with_its_time() {
     assert_eq!(answer.ok()["outcome"], "completed");
 }
 
-#[tokio::test]
-async fn a_turn_is_stopped_and_its_queue_with_it_or_not() {
-    let world = World::new().await;
+async fn a_turn_is_stopped_and_its_queue_with_it_or_not(world: World) {
     let run = world.held_turn("s").await;
     let queued = world.say("s", "say later").await;
     let stale = world.post("/v1/sessions/s/stop", json!({ "generation": 9 })).await;
@@ -156,9 +142,7 @@ async fn a_turn_is_stopped_and_its_queue_with_it_or_not() {
     assert_eq!(over.refusal(), (409, "not_running".to_owned()));
 }
 
-#[tokio::test]
-async fn reject_and_interrupt_are_for_busy_sessions() {
-    let world = World::new().await;
+async fn reject_and_interrupt_are_for_busy_sessions(world: World) {
     let idle = world
         .post("/v1/sessions/t/inputs", json!({ "text": "say hi", "mode": "reject" }))
         .await
@@ -179,9 +163,7 @@ async fn reject_and_interrupt_are_for_busy_sessions() {
 }
 
 /// A failed turn says why, in its run and in its input.
-#[tokio::test]
-async fn a_failed_turn_tells_its_error() {
-    let world = World::new().await;
+async fn a_failed_turn_tells_its_error(world: World) {
     let input = world.say_and_wait("s", "fail").await;
     assert_eq!(input["outcome"], "failed");
     let run = world.get(&format!("/v1/runs/{}", input["run_id"].as_str().unwrap())).await.ok();
@@ -190,9 +172,7 @@ async fn a_failed_turn_tells_its_error() {
     assert_eq!(run["error"]["permanent"], true);
 }
 
-#[tokio::test]
-async fn turns_are_listed_from_the_newest() {
-    let world = World::new().await;
+async fn turns_are_listed_from_the_newest(world: World) {
     for n in 0..3 {
         world.say_and_wait("s", &format!("say {n}")).await;
     }
@@ -209,9 +189,7 @@ async fn turns_are_listed_from_the_newest() {
 }
 
 /// A server that stops answers those who wait.
-#[tokio::test]
-async fn a_server_that_stops_lets_nobody_wait() {
-    let mut world = World::new().await;
+async fn a_server_that_stops_lets_nobody_wait(mut world: World) {
     world.held_turn("s").await;
     let queued = world.say("s", "say later").await;
     let input = queued["input_id"].as_str().unwrap();
@@ -229,4 +207,18 @@ async fn a_server_that_stops_lets_nobody_wait() {
     let (answer, ()) = tokio::join!(read_answer(&mut stream), world.stop());
     assert_eq!(answer.status, 200);
     assert_eq!(answer.json()["status"], "queued");
+}
+
+on_both_stores! {
+    an_input_gets_a_receipt_and_makes_its_session
+    the_same_identity_gets_the_same_receipt
+    content_lists_and_any_text_are_kept_as_they_are
+    the_largest_text_is_taken_and_one_byte_more_is_not
+    the_queue_is_listed_and_an_input_that_waits_is_withdrawn
+    a_wait_ends_with_the_input_or_with_its_time
+    a_turn_is_stopped_and_its_queue_with_it_or_not
+    reject_and_interrupt_are_for_busy_sessions
+    a_failed_turn_tells_its_error
+    turns_are_listed_from_the_newest
+    a_server_that_stops_lets_nobody_wait
 }

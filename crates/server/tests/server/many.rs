@@ -21,9 +21,7 @@ async fn three(world: &World) -> String {
 }
 
 /// P7: every session's events are there once, in order, on one connection.
-#[tokio::test]
-async fn many_sessions_share_one_stream() {
-    let world = World::new().await;
+async fn many_sessions_share_one_stream(world: World) {
     let path = three(&world).await;
     let mut events = Events::open(&world, &format!("{path}&after=0")).await;
     let seen = events.through("caught_up").await;
@@ -43,9 +41,7 @@ async fn many_sessions_share_one_stream() {
 }
 
 /// P7: from the id of any event the feed goes on where it was, in every session.
-#[tokio::test]
-async fn the_stream_goes_on_from_every_id() {
-    let world = World::new().await;
+async fn the_stream_goes_on_from_every_id(world: World) {
     let path = three(&world).await;
     let mut events = Events::open(&world, &format!("{path}&after=0")).await;
     let all = stored(&events.through("caught_up").await);
@@ -71,9 +67,7 @@ async fn the_stream_goes_on_from_every_id() {
 }
 
 /// Without a cursor: a snapshot of each session. A session that joins gets one as well.
-#[tokio::test]
-async fn sessions_without_a_place_begin_with_a_snapshot() {
-    let world = World::new().await;
+async fn sessions_without_a_place_begin_with_a_snapshot(world: World) {
     let path = three(&world).await;
     let mut events = Events::open(&world, &path).await;
     let seen = events.through("caught_up").await;
@@ -93,9 +87,7 @@ async fn sessions_without_a_place_begin_with_a_snapshot() {
 }
 
 /// P7: a cursor of other sessions, or one ahead, is answered with resets.
-#[tokio::test]
-async fn unusable_places_are_reset() {
-    let world = World::new().await;
+async fn unusable_places_are_reset(world: World) {
     let path = three(&world).await;
     let mut events = Events::open(&world, "/v1/events?session=a").await;
     let of_a = events.until("caught_up").await.data["at"].as_str().unwrap().to_owned();
@@ -120,9 +112,7 @@ async fn unusable_places_are_reset() {
 }
 
 /// Only the sessions that are named are viewed.
-#[tokio::test]
-async fn only_named_sessions_are_viewed() {
-    let world = World::new().await;
+async fn only_named_sessions_are_viewed(world: World) {
     let path = three(&world).await;
     let mut events = Events::open(&world, &format!("{path}&viewer=b")).await;
     events.through("caught_up").await;
@@ -132,9 +122,7 @@ async fn only_named_sessions_are_viewed() {
 }
 
 /// P12: at most 64, each once.
-#[tokio::test]
-async fn sixty_four_sessions_at_most() {
-    let world = World::new().await;
+async fn sixty_four_sessions_at_most(world: World) {
     let mut path = "/v1/events?after=0".to_owned();
     for n in 0..65 {
         world.post("/v1/sessions", json!({ "id": format!("s{n}") })).await.ok();
@@ -150,9 +138,7 @@ async fn sixty_four_sessions_at_most() {
 }
 
 /// A session that is deleted is told as lost; the others go on.
-#[tokio::test]
-async fn one_deleted_session_does_not_end_the_others() {
-    let world = World::new().await;
+async fn one_deleted_session_does_not_end_the_others(world: World) {
     let path = three(&world).await;
     let mut events = Events::open(&world, &path).await;
     events.through("caught_up").await;
@@ -162,4 +148,14 @@ async fn one_deleted_session_does_not_end_the_others() {
     world.say("b", "say live").await;
     events.until("run.completed").await;
     assert_eq!(world.get(&path).await.refusal(), (410, "session_deleted".to_owned()));
+}
+
+on_both_stores! {
+    many_sessions_share_one_stream
+    the_stream_goes_on_from_every_id
+    sessions_without_a_place_begin_with_a_snapshot
+    unusable_places_are_reset
+    only_named_sessions_are_viewed
+    sixty_four_sessions_at_most
+    one_deleted_session_does_not_end_the_others
 }

@@ -17,9 +17,7 @@ fn path(prompt: &Value) -> String {
     format!("/v1/prompts/{}/answer", prompt["id"].as_str().unwrap())
 }
 
-#[tokio::test]
-async fn a_prompt_is_answered_once_and_the_tool_runs() {
-    let world = World::new().await;
+async fn a_prompt_is_answered_once_and_the_tool_runs(world: World) {
     let (input, prompt) = asking(&world).await;
     assert_eq!(prompt["kind"], "approval");
     assert_eq!(prompt["state"], "open");
@@ -53,9 +51,7 @@ async fn a_prompt_is_answered_once_and_the_tool_runs() {
     assert_eq!((&calls[0]["state"], &calls[0]["result"]), (&json!("succeeded"), &json!("touched")));
 }
 
-#[tokio::test]
-async fn a_denied_call_does_not_run() {
-    let world = World::new().await;
+async fn a_denied_call_does_not_run(world: World) {
     let (input, prompt) = asking(&world).await;
     world.post(&path(&prompt), json!({ "generation": 1, "choice": "deny" })).await.ok();
     world.ended(&input).await;
@@ -64,9 +60,7 @@ async fn a_denied_call_does_not_run() {
 }
 
 /// The prompts of a stopped turn are withdrawn, and an answer to one is told so.
-#[tokio::test]
-async fn a_stopped_turn_withdraws_its_prompts() {
-    let world = World::new().await;
+async fn a_stopped_turn_withdraws_its_prompts(world: World) {
     let (input, prompt) = asking(&world).await;
     world.post("/v1/sessions/s/stop", json!({})).await.ok();
     assert_eq!(world.ended(&input).await["outcome"], "cancelled");
@@ -74,4 +68,10 @@ async fn a_stopped_turn_withdraws_its_prompts() {
     assert_eq!(late.refusal(), (410, "expired".to_owned()));
     let withdrawn = world.get("/v1/sessions/s/prompts?state=withdrawn").await.ok();
     assert_eq!(withdrawn["data"].as_array().unwrap().len(), 1);
+}
+
+on_both_stores! {
+    a_prompt_is_answered_once_and_the_tool_runs
+    a_denied_call_does_not_run
+    a_stopped_turn_withdraws_its_prompts
 }

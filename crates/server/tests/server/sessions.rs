@@ -4,9 +4,7 @@ use serde_json::{Value, json};
 
 use crate::world::World;
 
-#[tokio::test]
-async fn a_session_is_created_read_and_changed() {
-    let world = World::new().await;
+async fn a_session_is_created_read_and_changed(world: World) {
     let body = json!({
         "id": "s", "title": "A title", "model": "puppet/two", "system": "Be kind.",
         "policy": { "queue": "batch", "tools": { "touch": "deny" } },
@@ -39,18 +37,14 @@ async fn a_session_is_created_read_and_changed() {
     assert_eq!(again.refusal(), (409, "revision_conflict".to_owned()));
 }
 
-#[tokio::test]
-async fn a_session_without_an_id_gets_one_and_a_body_may_be_left_out() {
-    let world = World::new().await;
+async fn a_session_without_an_id_gets_one_and_a_body_may_be_left_out(world: World) {
     let request = world.request(reqwest::Method::POST, "/v1/sessions");
     let session = world.send(request).await.ok();
     assert!(session["id"].as_str().unwrap().starts_with("ses_"), "{session}");
 }
 
 /// Every session is on exactly one page, the last changed first.
-#[tokio::test]
-async fn sessions_are_listed_page_by_page() {
-    let world = World::new().await;
+async fn sessions_are_listed_page_by_page(world: World) {
     for n in 0..7 {
         let title = if n % 2 == 0 { "an even one" } else { "an odd one" };
         world.post("/v1/sessions", json!({ "id": format!("s{n}"), "title": title })).await.ok();
@@ -88,9 +82,7 @@ async fn sessions_are_listed_page_by_page() {
     assert_eq!(ids(world.get("/v1/sessions?q=none").await.ok()), [""; 0]);
 }
 
-#[tokio::test]
-async fn the_transcript_is_read_in_windows() {
-    let world = World::new().await;
+async fn the_transcript_is_read_in_windows(world: World) {
     for n in 0..3 {
         world.say_and_wait("s", &format!("say answer {n}")).await;
     }
@@ -115,9 +107,7 @@ async fn the_transcript_is_read_in_windows() {
 }
 
 /// A closed session is opened again by a person's input.
-#[tokio::test]
-async fn a_session_is_closed_and_opened_again() {
-    let world = World::new().await;
+async fn a_session_is_closed_and_opened_again(world: World) {
     world.say_and_wait("s", "say hi").await;
     let closed = world.post("/v1/sessions/s/end", json!({ "reason": "done" })).await.ok();
     assert_eq!((&closed["state"], &closed["end_reason"]), (&json!("ended"), &json!("done")));
@@ -130,9 +120,7 @@ async fn a_session_is_closed_and_opened_again() {
 }
 
 /// P2: everything on a deleted session is gone for good, but a known input still gets its receipt.
-#[tokio::test]
-async fn a_deleted_session_leaves_a_tombstone() {
-    let world = World::new().await;
+async fn a_deleted_session_leaves_a_tombstone(world: World) {
     let submit = json!({ "text": "say hi", "request_id": "r1" });
     let receipt = world.post("/v1/sessions/s/inputs", submit.clone()).await.ok();
     let input = receipt["input_id"].as_str().unwrap();
@@ -176,13 +164,21 @@ async fn a_deleted_session_leaves_a_tombstone() {
     assert_eq!(conflict.refusal(), (409, "input_conflict".to_owned()));
 }
 
-#[tokio::test]
-async fn a_busy_session_is_deleted_by_force_only() {
-    let world = World::new().await;
+async fn a_busy_session_is_deleted_by_force_only(world: World) {
     world.held_turn("s").await;
     let busy = world.delete("/v1/sessions/s").await;
     assert_eq!(busy.refusal(), (409, "session_busy".to_owned()));
     assert_eq!(busy.json()["permanent"], false);
     assert_eq!(world.delete("/v1/sessions/s?force=true").await.status, 204);
     assert_eq!(world.get("/v1/sessions/s").await.status, 410);
+}
+
+on_both_stores! {
+    a_session_is_created_read_and_changed
+    a_session_without_an_id_gets_one_and_a_body_may_be_left_out
+    sessions_are_listed_page_by_page
+    the_transcript_is_read_in_windows
+    a_session_is_closed_and_opened_again
+    a_deleted_session_leaves_a_tombstone
+    a_busy_session_is_deleted_by_force_only
 }

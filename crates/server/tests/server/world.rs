@@ -7,11 +7,13 @@ use std::time::Duration;
 use everturn_core::{NodeId, Principal, SessionId, SessionKey, TokenId};
 use everturn_engine::{Config, Engine};
 use everturn_server::{Scope, ServerConfig, new_token, serve};
+use everturn_sqlite::{OpenOptions, SqliteStore};
 use everturn_store::memory::MemoryStore;
 use everturn_store::read::Counts;
 use everturn_store::{Store, SystemClock};
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -71,7 +73,10 @@ impl Answer {
 
 /// A server.
 pub(crate) struct World {
+    /// The store, where it is the one in memory.
     pub(crate) store: Arc<MemoryStore>,
+    /// The home, where it is on SQLite.
+    _home: Option<TempDir>,
     pub(crate) engine: Engine,
     pub(crate) puppet: Puppet,
     pub(crate) addr: SocketAddr,
@@ -107,14 +112,38 @@ impl World {
         Self::on(memory(), change).await
     }
 
+    /// On a fresh home, as a real server is.
+    pub(crate) async fn sqlite() -> Self {
+        let home = TempDir::new().unwrap();
+        let clock = Arc::new(SystemClock::new().unwrap());
+        let node = NodeId::from_uuid(uuid::Uuid::now_v7());
+        let mut options = OpenOptions::new(home.path(), "serve", clock);
+        options.node_id = Some(node.clone());
+        let store = tokio::task::spawn_blocking(|| SqliteStore::open(options).unwrap());
+        let store = Arc::new(store.await.unwrap());
+        let mut world = Self::serve(store, node, |_, _| {}).await;
+        world._home = Some(home);
+        world
+    }
+
     /// On a store that holds something.
     pub(crate) async fn on(
         store: Arc<MemoryStore>,
         change: impl FnOnce(&mut Config, &mut ServerConfig),
     ) -> Self {
-        let puppet = Puppet::new();
         let node = NodeId::from_uuid(uuid::Uuid::now_v7());
         store.set_gone(&node, Some(false));
+        let mut world = Self::serve(store.clone(), node, change).await;
+        world.store = store;
+        world
+    }
+
+    async fn serve(
+        store: Arc<dyn Store>,
+        node: NodeId,
+        change: impl FnOnce(&mut Config, &mut ServerConfig),
+    ) -> Self {
+        let puppet = Puppet::new();
         let mut config =
             Config::new(node, "home".to_owned(), "serve", Arc::new(OneModel(puppet.clone())));
         config.tools = tools();
@@ -123,7 +152,7 @@ impl World {
             ..ServerConfig::default()
         };
         change(&mut config, &mut settings);
-        let engine = Engine::open(store.clone() as Arc<dyn Store>, config).await.unwrap();
+        let engine = Engine::open(store, config).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -132,7 +161,8 @@ impl World {
         });
         let served = Some(tokio::spawn(async move { serving.await.unwrap() }));
         Self {
-            store,
+            store: memory(),
+            _home: None,
             engine,
             puppet,
             addr,
