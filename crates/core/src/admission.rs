@@ -14,6 +14,8 @@ pub struct Facts {
     pub busy: bool,
     /// A turn runs.
     pub running: bool,
+    /// A person has stopped that turn already.
+    pub stopping: bool,
     /// Inputs that wait.
     pub queue_length: u32,
 }
@@ -76,8 +78,10 @@ pub fn decide(mode: Mode, digest: Digest, facts: &Facts, queue_max: u32) -> Deci
         return Decision::QueueFull;
     }
     if mode == Mode::Interrupt {
-        let delivery = if facts.running { Delivery::Interrupted } else { Delivery::Queued };
-        return Decision::Accept { delivery, first: true, stop: facts.running };
+        // Only one input stops a turn; those that find it stopping run ahead of the queue as well.
+        let stop = facts.running && !facts.stopping;
+        let delivery = if stop { Delivery::Interrupted } else { Delivery::Queued };
+        return Decision::Accept { delivery, first: true, stop };
     }
     Decision::Accept { delivery: Delivery::Queued, first: false, stop: false }
 }
@@ -90,13 +94,20 @@ mod tests {
     const OTHER: Digest = Digest([2; 32]);
 
     fn facts() -> Facts {
-        Facts { known: None, deleted: false, busy: false, running: false, queue_length: 0 }
+        Facts {
+            known: None,
+            deleted: false,
+            busy: false,
+            running: false,
+            stopping: false,
+            queue_length: 0,
+        }
     }
 
     #[test]
     fn identity_comes_before_everything_else() {
         let deleted =
-            Facts { known: Some(SAME), deleted: true, busy: true, running: true, queue_length: 9 };
+            Facts { known: Some(SAME), deleted: true, busy: true, running: true, stopping: false, queue_length: 9 };
         for mode in Mode::ALL {
             assert_eq!(decide(*mode, SAME, &deleted, 1), Decision::Duplicate);
             assert_eq!(decide(*mode, OTHER, &deleted, 1), Decision::Conflict);
@@ -113,6 +124,10 @@ mod tests {
         assert_eq!(
             decide(Mode::Interrupt, SAME, &running, 9),
             Decision::Accept { delivery: Delivery::Interrupted, first: true, stop: true }
+        );
+        assert_eq!(
+            decide(Mode::Interrupt, SAME, &Facts { stopping: true, ..running }, 9),
+            Decision::Accept { delivery: Delivery::Queued, first: true, stop: false }
         );
         assert_eq!(
             decide(Mode::Interrupt, SAME, &facts(), 9),

@@ -24,6 +24,10 @@ pub const SYSTEM_BYTES_MAX: usize = 256 << 10;
 pub const WAIT_S_MAX: u64 = 60;
 /// Sessions that one multiplexed feed may name.
 pub const FEED_SESSIONS_MAX: usize = 64;
+/// Bytes of text and reasoning that one model request may answer with.
+pub const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Bytes of arguments that the calls of one model request may have, all together.
+pub const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a tool's result that are kept in the transcript.
 pub const TOOL_RESULT_BYTES_MAX: usize = 256 << 10;
 /// Events that one synced commit reserves numbers for ahead of itself (promise P7).

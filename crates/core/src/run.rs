@@ -211,6 +211,11 @@ pub struct Run {
     pub last_offset: u64,
     /// Seq of the last event that a finished step left; what came after belongs to no message yet.
     pub step_seq: u64,
+    /// Writes of its owner that are committed, counted anew under each epoch: a write whose answer
+    /// was lost is repeated with its number, and known again.
+    pub writes: u64,
+    /// The epoch under which they were made.
+    pub writes_epoch: u64,
     /// Why it was interrupted.
     pub cause: Option<Cause>,
     /// What was observed then.

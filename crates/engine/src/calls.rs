@@ -301,16 +301,16 @@ async fn execute(
             && halted.is_none()
             && let Err(halt) = journal.write(deltas.take()).await
         {
+            if halt == Halt::Lost {
+                return end_hard(running).await;
+            }
             halted = Some(halt);
             cancel.cancel();
         }
         let due = deltas.due().filter(|_| halted.is_none());
         tokio::select! {
             biased;
-            () = control.lost.cancelled(), if halted != Some(Halt::Lost) => {
-                halted = Some(Halt::Lost);
-                cancel.cancel();
-            }
+            () = control.lost.cancelled() => return end_hard(running).await,
             () = control.stop.cancelled(), if halted.is_none() => {
                 halted = Some(Halt::Stopped);
                 cancel.cancel();
@@ -327,9 +327,6 @@ async fn execute(
     while let Ok(text) = pieces.try_recv() {
         deltas.push(Record::CallOutput { call_id: call.id.clone(), text });
     }
-    if halted == Some(Halt::Lost) {
-        return Err(Halt::Lost);
-    }
     let (state, mut result) = match outcome {
         Ok(ToolOutcome::Succeeded(text)) => (CallState::Succeeded, text),
         Ok(ToolOutcome::Failed(text)) => (CallState::Failed, text),
@@ -344,6 +341,13 @@ async fn execute(
         Some(halt) => Err(halt),
         None => Ok(()),
     }
+}
+
+/// Somebody else may go on with this session: the tool gets no grace, and nothing is written.
+async fn end_hard(running: tokio::task::JoinHandle<ToolOutcome>) -> Result<(), Halt> {
+    running.abort();
+    let _ = running.await;
+    Err(Halt::Lost)
 }
 
 async fn wait(due: Option<tokio::time::Instant>) {

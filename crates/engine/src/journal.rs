@@ -32,7 +32,8 @@ pub(crate) struct Journal {
     shared: Arc<Shared>,
     lease: TurnLease,
     control: TurnControl,
-    last_seq: u64,
+    /// Writes that are committed.
+    writes: u64,
 }
 
 impl Journal {
@@ -40,10 +41,9 @@ impl Journal {
         shared: Arc<Shared>,
         fence: Fence,
         control: TurnControl,
-        last_seq: u64,
     ) -> Self {
         let lease = TurnLease::new(Arc::clone(&shared.store), fence);
-        Self { shared, lease, control, last_seq }
+        Self { shared, lease, control, writes: 0 }
     }
 
     pub(crate) fn run_id(&self) -> &RunId {
@@ -62,27 +62,17 @@ impl Journal {
             return Ok(());
         }
         let mut wait = Duration::from_millis(50);
-        let mut retried = false;
+        let number = self.writes + 1;
         loop {
-            match self.lease.write(records.clone()).await {
-                Ok(written) => {
-                    self.last_seq = written.last_seq;
+            match self.lease.write(number, records.clone()).await {
+                Ok(_) => {
+                    self.writes = number;
                     return Ok(());
                 }
-                Err(OpError::Refused(refusal)) => {
-                    if retried && self.committed_before(&refusal).await {
-                        return Ok(());
-                    }
-                    return Err(halt(&refusal));
-                }
-                Err(OpError::Storage(error)) => {
-                    self.wait_for_store(&error, &mut wait).await?;
-                    retried = true;
-                    // A commit whose answer was lost must not be written twice.
-                    if self.committed_before(&Refusal::Fenced).await {
-                        return Ok(());
-                    }
-                }
+                Err(OpError::Refused(refusal)) => return Err(halt(&refusal)),
+                // The number makes it safe: what was committed although its answer was lost is
+                // known again, and what was not is written now.
+                Err(OpError::Storage(error)) => self.wait_for_store(&error, &mut wait).await?,
             }
         }
     }
@@ -96,21 +86,6 @@ impl Journal {
             () = self.control.lost.cancelled() => Err(Halt::Lost),
             () = self.shared.closed.cancelled() => Err(Halt::Lost),
             () = tokio::time::sleep(pause) => Ok(()),
-        }
-    }
-
-    /// Whether the run moved on by a write whose answer was lost. Records that leave no event
-    /// behind (a call begins) are told by the refusal of their repetition.
-    async fn committed_before(&mut self, refusal: &Refusal) -> bool {
-        if matches!(refusal, Refusal::BadRecord(_)) {
-            return true;
-        }
-        match self.shared.store.run(self.lease.fence().run_id()).await {
-            Ok(Some(run)) if run.last_seq > self.last_seq => {
-                self.last_seq = run.last_seq;
-                true
-            }
-            _ => false,
         }
     }
 }

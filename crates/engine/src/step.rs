@@ -3,7 +3,7 @@
 use everturn_agent::provider::{Cut, ModelEvent, ModelReply, ModelRequest, ModelStream, Provider};
 use everturn_agent::provider::{ProviderError, ProviderErrorKind};
 use everturn_agent::retry::request_with_retry;
-use everturn_core::Failure;
+use everturn_core::{Failure, limits};
 use everturn_core::event::Record;
 use futures::StreamExt as _;
 
@@ -88,6 +88,7 @@ async fn take(
     said: &mut Said,
 ) -> StepEnd {
     let mut deltas = Deltas::new(shared.config.coalesce);
+    let mut bytes = 0_usize;
     let end = loop {
         if deltas.is_due()
             && let Err(halt) = said.write(journal, &mut deltas).await
@@ -102,6 +103,12 @@ async fn take(
             event = stream.next() => event,
             () = sleep_until(due) => continue,
         };
+        if let Some(Ok(ModelEvent::Text(text) | ModelEvent::Reasoning(text))) = &event {
+            bytes += text.len();
+            if bytes > limits::ANSWER_BYTES_MAX {
+                break StepEnd::Failed(too_large("text", limits::ANSWER_BYTES_MAX));
+            }
+        }
         match event {
             Some(Ok(ModelEvent::Text(text))) => deltas.push(Record::TextDelta(text)),
             Some(Ok(ModelEvent::Reasoning(text))) => deltas.push(Record::ReasoningDelta(text)),
@@ -126,7 +133,20 @@ async fn take(
     end
 }
 
+fn too_large(what: &str, max: usize) -> Failure {
+    Failure {
+        code: "model_answer_too_large".to_owned(),
+        message: format!("the model's answer has more than {max} bytes of {what}"),
+        permanent: false,
+        hint: Some("what came until then is kept; ask for less at once".to_owned()),
+    }
+}
+
 fn done(reply: ModelReply) -> StepEnd {
+    let arguments: usize = reply.calls.iter().map(|call| call.arguments.len()).sum();
+    if arguments > limits::ARGUMENTS_BYTES_MAX {
+        return StepEnd::Failed(too_large("tool arguments", limits::ARGUMENTS_BYTES_MAX));
+    }
     match reply.cut {
         Some(Cut::Filter) => StepEnd::Failed(Failure {
             code: "model_filtered".to_owned(),

@@ -99,7 +99,7 @@ async fn run(shared: &Arc<Shared>, control: &TurnControl, turn: ClaimedTurn) {
     let ClaimedTurn { fence, session, run: row } = turn;
     let began = Instant::now();
     metrics::counter!("everturn_turns_started_total").increment(1);
-    let mut journal = Journal::new(Arc::clone(shared), fence, control.clone(), row.last_seq);
+    let mut journal = Journal::new(Arc::clone(shared), fence, control.clone());
     if row.stop.is_some() {
         // Stopped while nobody worked on it.
         control.stop.cancel();

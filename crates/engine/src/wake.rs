@@ -285,12 +285,16 @@ pub(crate) async fn drain(shared: &Arc<Shared>) {
     if shared.controls.count() == 0 {
         return;
     }
-    for (key, control) in shared.controls.all() {
+    // First everything ends, tools included; then the interruption is recorded, which lets others
+    // go on: nothing of the old turn works beside its successor.
+    let late = shared.controls.all();
+    for (key, control) in &late {
         tracing::warn!(session = %key, run = %control.run_id, "a step did not end in time; interrupting it");
-        recover::abandon(shared, &key, &control).await;
         control.lost.cancel();
     }
     wait_idle(shared, tokio::time::Instant::now() + Duration::from_secs(5)).await;
+    let records = late.iter().map(|(key, control)| recover::abandon(shared, key, control));
+    futures::future::join_all(records).await;
 }
 
 async fn wait_idle(shared: &Shared, deadline: tokio::time::Instant) {

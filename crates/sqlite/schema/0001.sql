@@ -110,6 +110,8 @@ CREATE TABLE runs (
     last_event     TEXT NOT NULL,
     last_event_at  INTEGER NOT NULL,
     step_seq       INTEGER NOT NULL,
+    writes         INTEGER NOT NULL,
+    writes_epoch   INTEGER NOT NULL,
     first_offset   INTEGER NOT NULL,
     generation     INTEGER NOT NULL,
     attempt        INTEGER NOT NULL,

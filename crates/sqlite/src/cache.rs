@@ -225,6 +225,8 @@ pub(crate) fn same_run(a: &Run, b: &Run) -> bool {
         first_offset,
         last_offset: _,
         step_seq: _,
+        writes: _,
+        writes_epoch,
         cause,
         evidence,
         continues,
@@ -238,6 +240,7 @@ pub(crate) fn same_run(a: &Run, b: &Run) -> bool {
         ended_at,
     } = a;
     *state == b.state
+        && *writes_epoch == b.writes_epoch
         && *terminal_state == b.terminal_state
         && *generation == b.generation
         && *attempt == b.attempt

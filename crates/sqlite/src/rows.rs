@@ -273,7 +273,8 @@ macro_rules! run_columns {
         "r.id, r.run_no, n.principal, n.id, r.last_seq, r.last_offset, r.last_event, \
          r.last_event_at, r.step_seq, r.first_offset, r.generation, r.attempt, r.state, \
          r.terminal_state, r.node, r.model, r.stop_by, r.stop_at, r.cause, r.continues, \
-         r.interrupted_at, r.started_at, r.ended_at, r.input_ids, r.usage, r.error, r.evidence \
+         r.interrupted_at, r.started_at, r.ended_at, r.input_ids, r.usage, r.error, r.evidence, \
+         r.writes, r.writes_epoch \
          FROM runs r JOIN names n ON n.session_no = r.session_no"
     };
 }
@@ -312,6 +313,8 @@ pub(crate) fn run(c: &Cols<'_, '_>) -> Result<(i64, Run)> {
         usage: c.opt_parsed(24, columns::read_usage)?,
         error: c.opt_parsed(25, columns::read_failure)?,
         evidence: c.opt_parsed(26, columns::read_evidence)?,
+        writes: c.number(27)?,
+        writes_epoch: c.number(28)?,
     };
     Ok((c.int(1)?, run))
 }

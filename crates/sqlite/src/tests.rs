@@ -56,7 +56,7 @@ async fn claim(store: &SqliteStore, id: &str) -> Fence {
 
 fn deltas(fence: &Fence, count: usize) -> Op {
     let records = vec![Record::TextDelta("some words".to_owned()); count];
-    Op::Write(Write { fence: fence.clone(), records })
+    Op::Write(Write { fence: fence.clone(), records, number: None })
 }
 
 fn open() -> (tempfile::TempDir, SqliteStore) {
@@ -235,7 +235,7 @@ async fn fill(store: &SqliteStore, sessions: u32, events: usize) {
         let text = format!("message {n}");
         let step = Record::Step { text, reasoning: None, calls: Vec::new(), usage: None };
         let records = vec![Record::TextDelta("x".to_owned()); 49];
-        let write = |records| Op::Write(Write { fence: fence.clone(), records });
+        let write = |records| Op::Write(Write { fence: fence.clone(), records, number: None });
         store.submit(write(records)).await.unwrap();
         store.submit(write(vec![step])).await.unwrap();
     }

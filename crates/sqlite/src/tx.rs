@@ -191,7 +191,7 @@ pub(crate) fn flush(conn: &Connection, cache: &mut Cache) -> Result<()> {
         run_sql(
             conn,
             "UPDATE runs SET last_seq = ?2, last_offset = ?3, last_event = ?4, \
-             last_event_at = ?5, step_seq = ?6 WHERE run_no = ?1",
+             last_event_at = ?5, step_seq = ?6, writes = ?7 WHERE run_no = ?1",
             (
                 kept.no,
                 big(kept.row.last_seq),
@@ -199,6 +199,7 @@ pub(crate) fn flush(conn: &Connection, cache: &mut Cache) -> Result<()> {
                 &kept.row.last_event,
                 kept.row.last_event_at.0,
                 big(kept.row.step_seq),
+                big(kept.row.writes),
             ),
         )?;
     }
@@ -365,9 +366,9 @@ impl Tx for RowTx<'_> {
             "INSERT INTO runs (id, session_no, last_seq, last_offset, last_event, last_event_at, \
              step_seq, first_offset, generation, attempt, state, terminal_state, node, model, \
              stop_by, stop_at, cause, continues, interrupted_at, started_at, ended_at, \
-             input_ids, usage, error, evidence) \
+             input_ids, usage, error, evidence, writes, writes_epoch) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, \
-             ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25) \
+             ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27) \
              ON CONFLICT (id) DO UPDATE SET last_seq = excluded.last_seq, \
              last_offset = excluded.last_offset, last_event = excluded.last_event, \
              last_event_at = excluded.last_event_at, step_seq = excluded.step_seq, \
@@ -378,7 +379,8 @@ impl Tx for RowTx<'_> {
              cause = excluded.cause, continues = excluded.continues, \
              interrupted_at = excluded.interrupted_at, started_at = excluded.started_at, \
              ended_at = excluded.ended_at, input_ids = excluded.input_ids, \
-             usage = excluded.usage, error = excluded.error, evidence = excluded.evidence",
+             usage = excluded.usage, error = excluded.error, evidence = excluded.evidence, \
+             writes = excluded.writes, writes_epoch = excluded.writes_epoch",
             params![
                 row.id.as_str(),
                 session_no,
@@ -405,6 +407,8 @@ impl Tx for RowTx<'_> {
                 row.usage.as_ref().map(columns::write_usage),
                 row.error.as_ref().map(columns::write_failure),
                 row.evidence.as_ref().map(columns::write_evidence),
+                big(row.writes),
+                big(row.writes_epoch),
             ],
         )?;
         let no = match self.cache.run(&row.id) {
@@ -765,5 +769,14 @@ impl Tx for RowTx<'_> {
             self.cache.drop_number(&key);
         }
         Ok(count)
+    }
+
+    fn prune_nodes(&mut self, before: Timestamp) -> Result<()> {
+        self.change(
+            "DELETE FROM nodes WHERE ended_at < ?1 AND NOT EXISTS \
+             (SELECT 1 FROM sessions WHERE lease_holder = nodes.id)",
+            [before.0],
+        )?;
+        Ok(())
     }
 }

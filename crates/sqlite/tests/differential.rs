@@ -116,7 +116,9 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
         Claimer { node: node(b), expiry: expiry.clone(), default_model: "script/x".to_owned() };
     let write = |known: &Known, records: Vec<Record>| {
         let turn = pick(&known.turns, a)?;
-        Some(Op::Write(Write { fence: turn.fence.clone(), records }))
+        // Now and then a number that is used already, or one that is far ahead.
+        let number = (c % 3 == 0).then_some(1 + u64::from(b % 8));
+        Some(Op::Write(Write { fence: turn.fence.clone(), records, number }))
     };
     let usage = (c % 3 == 0).then(|| Usage { input_tokens: u64::from(c), ..Usage::default() });
     Some(match what % 26 {

@@ -181,3 +181,30 @@ async fn a_deleted_session_is_removed_piece_by_piece() {
     assert_eq!((count("events"), count("messages"), count("sessions")), (0, 0, 0));
     assert_eq!(store.stats().synced_commits, before.synced_commits + 1, "for the delete alone");
 }
+
+#[tokio::test]
+async fn a_long_reader_holds_nobody_up() {
+    let home = tempfile::tempdir().unwrap();
+    let store = open(home.path());
+    let key = key("s");
+    store.submit(admit(&key, 0, "x")).await.unwrap();
+    let raw = rusqlite::Connection::open(store.path()).unwrap();
+    raw.execute_batch("BEGIN; SELECT count(*) FROM inputs").unwrap();
+    let before = store.stats();
+    for n in 1..=30 {
+        store.submit(admit(&key, n, &"x".repeat(400_000))).await.unwrap();
+    }
+    let during = store.stats();
+    assert_eq!(during.checkpoints, before.checkpoints, "the old state is still read");
+    assert_eq!(during.busy, 0, "and nobody waited for that");
+    let wal = || std::fs::metadata(home.path().join("everturn.db-wal")).unwrap().len();
+    let grown = wal();
+    assert!(grown > 12 << 20);
+    raw.execute_batch("COMMIT").unwrap();
+    // The log begins anew by itself.
+    for n in 31..=60 {
+        store.submit(admit(&key, n, &"x".repeat(400_000))).await.unwrap();
+    }
+    assert!(store.stats().checkpoints > during.checkpoints);
+    assert!(wal() <= grown + (8 << 20), "{} after {grown}", wal());
+}

@@ -111,6 +111,7 @@ cases! {
         a_call_has_an_intent_before_and_a_result_after,
         a_running_call_cannot_be_handed_over,
         another_runs_call_is_out_of_reach,
+        a_repeated_write_is_known_again,
     }
     prompts {
         an_approval_waits_for_its_answer,

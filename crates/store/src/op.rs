@@ -236,6 +236,10 @@ ops! {
         fence: Fence,
         /// What to write.
         records: Vec<Record>,
+        /// Number of this write since the claim, from 1. One that is committed already is answered
+        /// and changes nothing, so that a write whose answer was lost can simply be repeated.
+        /// `None`: not to be repeated.
+        number: Option<u64>,
     }
     /// Records that a run was interrupted, and what follows, in one transaction.
     Interrupt(|_| true) -> Interrupted(Interrupted) {
@@ -319,7 +323,7 @@ ops! {
     }
     /// Forgets what is kept for `limits::RECEIPT_DAYS` only. Answers how many sessions.
     Prune(|_| false) -> Count(u64) {
-        /// Tombstones older than this go.
+        /// Tombstones, and nodes that ended, older than this go.
         before: everturn_core::Timestamp,
     }
 }

@@ -35,8 +35,8 @@ pub trait Store: Read {
     ///
     /// # Errors
     /// [`OpError`]. After a storage error whose operation may have been committed (the answer was
-    /// lost with the connection), submitting it again is safe for every operation but
-    /// [`Op::Write`], whose caller reads the run's last seq first.
+    /// lost with the connection), submitting it again is safe: each operation knows its repetition,
+    /// a write by its number.
     async fn submit(&self, op: Op) -> Result<Reply, OpError>;
 
     /// Sets who is told of commits of this process. Called once, before the first operation whose
@@ -86,14 +86,17 @@ impl TurnLease {
         &self.fence
     }
 
-    /// Writes records, all or none; they are durable as their kind demands when this returns, and
+    /// Writes records, all or none, as the write of this number since the claim (from 1): repeated
+    /// with its number after a storage failure, a write that had been committed changes nothing.
+    /// They are durable as their kind demands when this returns, and
     /// published.
     ///
     /// # Errors
     /// [`crate::Refusal::Fenced`] when the turn is no longer ours, [`crate::Refusal::Stopped`] when a
     /// person's stop leaves only the end to write, or a storage failure.
-    pub async fn write(&self, records: Vec<Record>) -> Result<Written, OpError> {
-        execute(&*self.store, Write { fence: self.fence.clone(), records }).await
+    pub async fn write(&self, number: u64, records: Vec<Record>) -> Result<Written, OpError> {
+        let write = Write { fence: self.fence.clone(), records, number: Some(number) };
+        execute(&*self.store, write).await
     }
 }
 

@@ -102,4 +102,6 @@ pub trait Tx {
     /// Forgets tombstones, with the inputs and runs of their sessions, that are older than the
     /// given time. Returns how many.
     fn prune_tombstones(&mut self, before: everturn_core::Timestamp) -> Result<u64>;
+    /// Forgets nodes that ended before the given time and hold no lease.
+    fn prune_nodes(&mut self, before: everturn_core::Timestamp) -> Result<()>;
 }

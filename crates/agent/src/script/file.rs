@@ -190,7 +190,11 @@ impl Script {
         let name = path.display().to_string();
         let unreadable = |message: String| ScriptError::Unreadable { path: name.clone(), message };
         // Opened first and measured then: the size must be that of what is read.
-        let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
+        // Without waiting: a pipe in its place would hold up everything else.
+        let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+        let mut options = std::fs::OpenOptions::new();
+        std::os::unix::fs::OpenOptionsExt::custom_flags(options.read(true), flags);
+        let file = options.open(path).map_err(|error| unreadable(error.to_string()))?;
         let about = file.metadata().map_err(|error| unreadable(error.to_string()))?;
         if !about.is_file() {
             return Err(unreadable("it is not a file".to_owned()));

@@ -4,6 +4,7 @@
 mod approvals;
 mod bench;
 mod controls;
+mod journal;
 mod nodes;
 mod reading;
 mod turns;

@@ -59,7 +59,7 @@ pub async fn claim(store: &dyn Store, key: &SessionKey, by: &str) -> Fence {
 }
 
 pub fn write(fence: &Fence, records: Vec<Record>) -> Op {
-    Op::Write(Write { fence: fence.clone(), records })
+    Op::Write(Write { fence: fence.clone(), records, number: None })
 }
 
 pub fn delta(fence: &Fence, text: &str) -> Op {

@@ -35,6 +35,15 @@ pub(super) async fn nodes_come_and_go(world: World) {
     assert_eq!(world.store.nodes(10).await.unwrap(), [third.clone(), second]);
     assert_eq!(world.store.nodes(1).await.unwrap(), [third]);
     assert_eq!(world.store.serve_starts("/home/test", 10).await.unwrap().len(), 2);
+    // Those that ended are forgotten in the end, unless a lease still names them.
+    let _turn = world.turn_of(&key("s"), "r", "n2").await;
+    world.ok(EndNode { node: node("n2") }).await;
+    world.ok(crate::op::Prune { before: Timestamp(1_000) }).await;
+    assert!(world.store.node(&first.id).await.unwrap().is_some(), "not before its time");
+    world.ok(crate::op::Prune { before: Timestamp(5_000) }).await;
+    assert!(world.store.node(&first.id).await.unwrap().is_none());
+    assert!(world.store.node(&node("n2")).await.unwrap().is_some());
+    assert!(world.store.node(&node("n3")).await.unwrap().is_some());
 }
 
 pub(super) async fn tokens_are_found_by_their_hash(world: World) {

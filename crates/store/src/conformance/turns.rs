@@ -310,3 +310,40 @@ pub(super) async fn another_runs_call_is_out_of_reach(world: World) {
     let c1 = world.store.call(&CallId::new("c1").unwrap()).await.unwrap().unwrap();
     assert_eq!(c1.state, CallState::Intended);
 }
+
+pub(super) async fn a_repeated_write_is_known_again(world: World) {
+    let key = key("s");
+    let turn = world.turn_of(&key, "r-1", "n1").await;
+    let lease = &turn.lease;
+    let first = lease.write(1, vec![delta("a")]).await.unwrap();
+    let second = lease.write(2, vec![step("a", Vec::new())]).await.unwrap();
+    assert_eq!((first.last_seq, second.message_ids.as_slice()), (2, [2].as_slice()));
+    // As one whose answers were lost repeats them.
+    for number in [1, 2, 2] {
+        let before = world.dump(&key).await;
+        world.take_seen();
+        let again = lease.write(number, vec![delta("again"), completed("again")]).await.unwrap();
+        assert_eq!(again.last_seq, second.last_seq);
+        assert_eq!(before, world.dump(&key).await, "it changes nothing");
+        assert!(world.take_seen().is_empty(), "and publishes nothing");
+    }
+    // A refused one was not written: its number is free.
+    let bad = lease.write(3, vec![delta("b"), started("none")]).await;
+    assert!(matches!(super::world::refusal(bad), Refusal::BadRecord(_)));
+    let third = lease.write(3, vec![delta("b")]).await.unwrap();
+    assert_eq!(third.last_seq, second.last_seq + 1);
+    // The next holder counts anew, and the last one is out whatever it repeats.
+    lease.write(4, vec![Record::HandedOver]).await.unwrap();
+    let next = world.turn(&key, "n2").await;
+    assert_eq!(super::world::refusal(lease.write(4, vec![delta("c")]).await), Refusal::Fenced);
+    let begun = next.lease.write(1, vec![delta("c")]).await.unwrap();
+    assert_eq!(begun.last_seq, third.last_seq + 2);
+    // Even the end may be repeated: it was written.
+    let ended = next.lease.write(2, vec![completed("c")]).await.unwrap();
+    let again = next.lease.write(2, vec![completed("c")]).await.unwrap();
+    assert_eq!(again.last_seq, ended.last_seq);
+    let beyond = next.lease.write(3, vec![completed("c")]).await;
+    assert_eq!(super::world::refusal(beyond), Refusal::Fenced);
+    let ends = world.names(&turn.run).await.into_iter().filter(|name| name == "run.completed");
+    assert_eq!(ends.count(), 1);
+}

@@ -1,5 +1,6 @@
 //! A store under test, with the words that cases are told in.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use everturn_core::event::{End, Record};
@@ -105,15 +106,21 @@ pub(super) struct Turn {
     pub(super) session: Session,
     pub(super) run: Run,
     pub(super) inputs: Vec<Input>,
+    /// Writes so far.
+    count: AtomicU64,
 }
 
 impl Turn {
+    /// The next write of the turn, which must succeed.
     pub(super) async fn write(&self, records: Vec<Record>) -> Written {
-        self.lease.write(records).await.expect("the records are written")
+        let number = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+        self.lease.write(number, records).await.expect("the records are written")
     }
 
+    /// The next write of the turn, which must be refused.
     pub(super) async fn refused(&self, records: Vec<Record>) -> Refusal {
-        refusal(self.lease.write(records).await)
+        let number = self.count.load(Ordering::SeqCst) + 1;
+        refusal(self.lease.write(number, records).await)
     }
 
     pub(super) async fn complete(&self, text: &str) -> Written {
@@ -281,6 +288,7 @@ impl World {
             session: turn.session,
             run: turn.run,
             inputs,
+            count: AtomicU64::new(0),
         }
     }
 
@@ -431,7 +439,7 @@ impl World {
         fence: &crate::Fence,
         records: Vec<Record>,
     ) -> Result<Written, OpError> {
-        self.run(Write { fence: fence.clone(), records }).await
+        self.run(Write { fence: fence.clone(), records, number: None }).await
     }
 
     /// Submits an operation as it is.

@@ -463,4 +463,23 @@ impl Tx for RowTx<'_> {
         }
         Ok(old.len() as u64)
     }
+
+    fn prune_nodes(&mut self, before: Timestamp) -> Result<()> {
+        let holds = |id: &NodeId| {
+            let leases = self.rows.sessions.values().filter_map(|session| session.lease.as_ref());
+            leases.into_iter().any(|lease| lease.holder == *id)
+        };
+        let old: Vec<(u64, NodeId)> = self
+            .rows
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.ended_at.is_some_and(|at| at < before) && !holds(&node.id))
+            .map(|(at, node)| (*at, node.id.clone()))
+            .collect();
+        for (at, id) in old {
+            self.set(|rows| &mut rows.nodes, at, None);
+            self.set(|rows| &mut rows.node_by_id, id, None);
+        }
+        Ok(())
+    }
 }

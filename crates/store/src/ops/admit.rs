@@ -33,6 +33,7 @@ pub(super) fn admit(
         deleted,
         busy: run.is_some() || queue_length > 0,
         running: run.is_some(),
+        stopping: run.as_ref().is_some_and(|run| run.stop.is_some()),
         queue_length,
     };
     let (delivery, first, stop) = match admission::decide(op.mode, op.digest, &facts, op.queue_max)

@@ -119,6 +119,7 @@ fn resume(
     let waits = !tx.open_prompts(&run.id)?.is_empty();
     run.state = if waits { RunState::Waiting } else { RunState::Running };
     run.node = claimer.node.clone();
+    (run.writes, run.writes_epoch) = (0, session.epoch);
     tx.put_run(&run)?;
     tx.put_session(&session)?;
     journal.emit_session(tx, &mut session)?;
@@ -156,6 +157,8 @@ fn begin(
         first_offset: 0,
         last_offset: 0,
         step_seq: 0,
+        writes: 0,
+        writes_epoch: session.epoch,
         cause: None,
         evidence: None,
         continues: before.as_ref().map(|run| run.id.clone()),

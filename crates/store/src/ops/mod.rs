@@ -90,7 +90,10 @@ pub fn apply(tx: &mut dyn Tx, ctx: &Ctx<'_>, op: Op) -> Result<Applied, OpError>
         Op::CreateToken(op) => Reply::Unit(tx.put_token(&op.token)?),
         Op::RevokeToken(op) => Reply::Bool(nodes::revoke_token(tx, ctx, &op)?),
         Op::TouchToken(op) => Reply::Unit(nodes::touch_token(tx, ctx, &op)?),
-        Op::Prune(op) => Reply::Count(tx.prune_tombstones(op.before)?),
+        Op::Prune(op) => {
+            tx.prune_nodes(op.before)?;
+            Reply::Count(tx.prune_tombstones(op.before)?)
+        }
     };
     let (committed, must_sync) = journal.finish();
     Ok(Applied { reply, committed, must_sync })

@@ -18,6 +18,13 @@ pub(super) fn write(
     journal: &mut Journal<'_>,
     op: Write,
 ) -> Result<Written, OpError> {
+    if let Some(number) = op.number
+        && let Some(run) = tx.run(&op.fence.run_id)?
+        && run.writes_epoch == op.fence.epoch
+        && run.writes >= number
+    {
+        return Ok(Written { last_seq: run.last_seq, message_ids: Vec::new() });
+    }
     let (mut session, mut run) = check(tx, &op.fence)?;
     let stopped = run.stop.is_some();
     let synced = op.records.iter().any(Record::synced);
@@ -33,6 +40,9 @@ pub(super) fn write(
         ended = turn.apply(record)?;
     }
     let ids = turn.ids;
+    if let Some(number) = op.number {
+        run.writes = number;
+    }
     if synced {
         session.offset_ceiling =
             session.offset_ceiling.max(session.last_offset + limits::OFFSET_RESERVE);
