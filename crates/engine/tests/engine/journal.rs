@@ -13,7 +13,7 @@ use everturn_hermes::journal::{Identity, Journal, Window, read, stale_report};
 use everturn_hermes::{Exporter, Importer, RunEvent, RunItem};
 use everturn_sqlite::{Fsync, OpenOptions, SqliteStore};
 use everturn_store::read::StoredEvent;
-use everturn_store::{Clock, Read as _, Store, SystemClock};
+use everturn_store::{Clock, Store, SystemClock};
 use tokio::sync::mpsc;
 
 use crate::bench::{Model, Node, OneModel, Say, event, key, open, tool, within};
@@ -182,8 +182,8 @@ async fn run_journal_tolerates_malformed_records() {
     let (first, last) = (good[1].0, good[good.len() - 2].0);
     let database = rusqlite::Connection::open(home.path().join("everturn.db")).unwrap();
     let damage = "UPDATE events SET kind = ?1, body = ?2 WHERE seq = ?3";
-    assert_eq!(database.execute(damage, (99, "x", first)).unwrap(), 1);
-    assert_eq!(database.execute(damage, (1, "{not json}", last)).unwrap(), 1);
+    assert_eq!(database.execute(damage, (99, "x", first as i64)).unwrap(), 1);
+    assert_eq!(database.execute(damage, (1, "{not json}", last as i64)).unwrap(), 1);
     let wanted: Vec<_> = good
         .into_iter()
         .map(
