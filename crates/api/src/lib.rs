@@ -10,6 +10,7 @@ pub mod content;
 pub mod event;
 pub mod input;
 pub mod message;
+mod object;
 pub mod page;
 pub mod policy;
 pub mod problem;

@@ -171,6 +171,7 @@ pub struct PolicyPatch {
     /// How the queue is taken.
     pub queue: Option<Queue>,
     /// What happens after an interruption.
+    #[serde(deserialize_with = "crate::object::one")]
     pub auto_continue: Option<AutoContinuePatch>,
     /// Seconds that an approval stays open, 1 to 86 400.
     pub approval_timeout_s: Option<u64>,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::content::ContentPart;
+use crate::object;
 use crate::policy::PolicyPatch;
 
 /// `POST /v1/sessions`.
@@ -20,6 +21,7 @@ pub struct CreateSession {
     /// System text, at most 256 KiB.
     pub system: Option<String>,
     /// Departures from the default policy.
+    #[serde(deserialize_with = "object::one")]
     pub policy: Option<PolicyPatch>,
     /// An object, at most 64 KiB.
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
@@ -50,6 +52,7 @@ pub struct PatchSession {
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub system: Option<Option<String>>,
     /// Merged key by key.
+    #[serde(deserialize_with = "object::one")]
     pub policy: Option<PolicyPatch>,
     /// Merged key by key; a key set to `null` goes.
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
@@ -75,6 +78,7 @@ pub struct SubmitInput {
     /// What to say; exactly one of `text` and `content`.
     pub text: Option<String>,
     /// What to say, in parts.
+    #[serde(deserialize_with = "object::list")]
     pub content: Option<Vec<ContentPart>>,
     /// `queue` (default), `steer`, `interrupt`, `redirect`, `reject`.
     pub mode: Option<String>,

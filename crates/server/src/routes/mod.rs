@@ -107,7 +107,8 @@ fn routes() -> OpenApiRouter<Server> {
         .routes(routes!(page::error_page))
 }
 
-/// The document's text. The problem is an answer of every route.
+/// The document's text. The problem is an answer of every route, and the name of an operation says
+/// what it is about, so that it is unique.
 pub(crate) fn openapi_json() -> Bytes {
     let mut document = routes().into_openapi();
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();
@@ -130,6 +131,10 @@ pub(crate) fn openapi_json() -> Bytes {
             operation.get_mut("responses").and_then(serde_json::Value::as_object_mut)
         {
             responses.insert("default".to_owned(), problem.clone());
+        }
+        let tag = operation["tags"][0].as_str().unwrap_or_default().to_owned();
+        if let Some(serde_json::Value::String(id)) = operation.get_mut("operationId") {
+            *id = format!("{tag}_{id}");
         }
     }
     Bytes::from(value.to_string())

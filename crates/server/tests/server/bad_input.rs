@@ -150,6 +150,8 @@ fn requests(world: &World, run: &str) -> Vec<(&'static str, RequestBuilder)> {
             sessions(world, &format!("{{\"system\":\"{}\"}}", "s".repeat(257 << 10))),
         ),
         ("session: policy", sessions(world, "{\"policy\":{\"approval_timeout_s\":0}}")),
+        ("session: policy list", sessions(world, "{\"policy\":[]}")),
+        ("body: part list", with("{\"content\":[[\"text\",\"hi\"]]}")),
         ("session: policy word", sessions(world, "{\"policy\":{\"tools\":{\"a\":\"maybe\"}}}")),
         ("session: policy field", sessions(world, "{\"policy\":{\"tool\":{}}}")),
         ("session: metadata", sessions(world, "{\"metadata\":5}")),

@@ -19,9 +19,17 @@ async fn the_document_lists_the_routes() {
     assert!(document["openapi"].as_str().unwrap().starts_with("3."));
     assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
     let mut routes = Vec::new();
+    let mut names = std::collections::BTreeSet::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
             routes.push(format!("{} {path}", method.to_uppercase()));
+            let name = operation["operationId"].as_str().unwrap();
+            assert!(names.insert(name), "{name} is there twice");
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                let is_in_path = parameter["in"] == "path";
+                let is_session = parameter["name"] == "session";
+                assert_eq!(parameter["required"], is_in_path || is_session, "{name} {parameter}");
+            }
             let responses = operation["responses"].as_object().unwrap();
             assert!(responses.contains_key("default"), "{method} {path} has problems as well");
             assert!(operation["summary"].is_string(), "{method} {path} says what it does");
