@@ -329,21 +329,45 @@ fn pass(world: &World, step: Step) {
 async fn differs(history: &[Step]) -> Result<(), String> {
     let folder = Folder(Mutex::new(None));
     let (memory, sqlite) = (World::open(&Memory).await, World::open(&folder).await);
+    let database = folder.0.lock().unwrap().as_ref().unwrap().path().join("everturn.db");
+    let raw = rusqlite::Connection::open(database).unwrap();
     let mut known = Known::default();
-    for (at, step) in history.iter().enumerate() {
-        // A moment passes with each step, so that no two changes of sessions share one.
+    let mut rest = history;
+    while let Some(first) = rest.first() {
+        // Some operations alone, some together: those share a commit on SQLite.
+        let together = if first.3 % 3 == 0 { 1 + usize::from(first.2 % 6) } else { 1 };
+        let (group, later) = rest.split_at(together.min(rest.len()));
+        rest = later;
+        let mut ops = Vec::new();
+        let mut said = Vec::new();
         for world in [&memory, &sqlite] {
+            // Time passes between groups, so that all of one are done at the same moment.
             world.clock.pass_ms(1);
-            if step.0 % 26 == 25 {
+            for step in group.iter().filter(|step| step.0 % 26 == 25) {
                 pass(world, *step);
             }
         }
-        let Some(op) = op(&memory, &mut known, *step).await else { continue };
-        let said = memory.store.submit(op.clone()).await;
-        let heard = sqlite.store.submit(op.clone()).await;
-        let (a, b) = (format!("{said:#?}"), format!("{heard:#?}"));
-        if a != b {
-            return Err(format!("step {at}: {}\n{op:?}", difference(&a, &b)));
+        for step in group {
+            let Some(op) = op(&memory, &mut known, *step).await else { continue };
+            let answer = memory.store.submit(op.clone()).await;
+            said.push(format!("{answer:#?}"));
+            match answer {
+                Ok(Reply::Claimed(claimed)) => {
+                    if let Claimed::Turn(turn) = *claimed {
+                        known.turns.push(*turn);
+                    }
+                }
+                Ok(Reply::Admitted(admitted)) => known.inputs.push(admitted.input.id),
+                _ => {}
+            }
+            ops.push(op);
+        }
+        let heard = at_once(&*sqlite.store, &raw, &ops).await;
+        let at = history.len() - later.len();
+        for ((a, b), op) in said.iter().zip(&heard).zip(&ops) {
+            if a != b {
+                return Err(format!("before step {at}: {}\n{op:?}", difference(a, b)));
+            }
         }
         let (a, b) = (memory.take_seen(), sqlite.take_seen());
         for seen in &a {
@@ -355,16 +379,7 @@ async fn differs(history: &[Step]) -> Result<(), String> {
         }
         let (a, b) = (format!("{a:#?}"), format!("{b:#?}"));
         if a != b {
-            return Err(format!("step {at}, published: {}\n{op:?}", difference(&a, &b)));
-        }
-        match said {
-            Ok(Reply::Claimed(claimed)) => {
-                if let Claimed::Turn(turn) = *claimed {
-                    known.turns.push(*turn);
-                }
-            }
-            Ok(Reply::Admitted(admitted)) => known.inputs.push(admitted.input.id),
-            _ => {}
+            return Err(format!("before step {at}, published: {}\n{ops:?}", difference(&a, &b)));
         }
     }
     for key in keys() {
@@ -375,6 +390,40 @@ async fn differs(history: &[Step]) -> Result<(), String> {
         accounts(&memory, &key).await?;
     }
     Ok(())
+}
+
+/// Submits operations one behind the other without waiting for any. Meanwhile somebody else holds the
+/// database, so that all but the first of them (if it was quick) share one commit.
+async fn at_once(store: &dyn Store, raw: &rusqlite::Connection, ops: &[Op]) -> Vec<String> {
+    if ops.len() > 1 {
+        raw.execute_batch("BEGIN IMMEDIATE").unwrap();
+    }
+    let mut waiting: Vec<_> = ops.iter().map(|op| store.submit(op.clone())).collect();
+    let mut answers: Vec<Option<String>> = ops.iter().map(|_| None).collect();
+    let mut poll = |context: &mut std::task::Context<'_>| {
+        for (future, answer) in waiting.iter_mut().zip(&mut answers) {
+            if answer.is_none()
+                && let std::task::Poll::Ready(reply) = future.as_mut().poll(context)
+            {
+                *answer = Some(format!("{reply:#?}"));
+            }
+        }
+        answers.iter().all(Option::is_some)
+    };
+    std::future::poll_fn(|context| {
+        poll(context);
+        std::task::Poll::Ready(())
+    })
+    .await;
+    if ops.len() > 1 {
+        raw.execute_batch("COMMIT").unwrap();
+    }
+    std::future::poll_fn(|context| match poll(context) {
+        true => std::task::Poll::Ready(()),
+        false => std::task::Poll::Pending,
+    })
+    .await;
+    answers.into_iter().flatten().collect()
 }
 
 /// Where two texts begin to differ, with some lines around.
