@@ -357,8 +357,12 @@ impl Stream {
                 return Ok(Item::End);
             }
             // Seen before the page is read: news that come while it is being read wake us again.
-            self.subscription.latest.borrow_and_update();
-            self.pull().await?;
+            let latest = *self.subscription.latest.borrow_and_update();
+            // Whoever is caught up is told of everything that follows: with nothing told there is
+            // nothing to read, and what is told next is at hand without a wait.
+            if !self.caught_up || latest > self.place() {
+                self.pull().await?;
+            }
             if !self.ready.is_empty() {
                 continue;
             }
@@ -379,12 +383,17 @@ impl Stream {
         }
     }
 
-    /// Takes what lies behind the cursor: from the ring, else from the store.
-    async fn pull(&mut self) -> Result<(), StorageError> {
-        let at = match &self.source {
+    /// The place in the session's feed up to which everything was taken.
+    fn place(&self) -> u64 {
+        match &self.source {
             Source::Session => self.cursor,
             Source::Run { offset, .. } => *offset,
-        };
+        }
+    }
+
+    /// Takes what lies behind the cursor: from the ring, else from the store.
+    async fn pull(&mut self) -> Result<(), StorageError> {
+        let at = self.place();
         let shared = locked(&self.subscription.channel.ring).behind(at);
         if let (Some(frames), true) = (shared, at > 0 || matches!(self.source, Source::Session)) {
             for frame in frames {
