@@ -60,6 +60,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli, term: Term) -> Result<Exit> {
+    signals::survive_size_limit();
     let mut flags = cli.common.flags();
     match cli.command {
         Command::Serve(args) => {

@@ -4,6 +4,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::error::{CliError, Fault, Result};
 
+/// Lets a write beyond the limit on file sizes (`ulimit -f`) fail like one to a full disk, instead of
+/// ending the process.
+pub(crate) fn survive_size_limit() {
+    let number = rustix::process::Signal::XFSZ.as_raw();
+    // Once taken, the signal never ends the process again, whether anybody listens or not.
+    if let Err(error) = signal(SignalKind::from_raw(number)) {
+        tracing::debug!(%error, "a limit on file sizes would end this process");
+    }
+}
+
 /// What somebody asks of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {

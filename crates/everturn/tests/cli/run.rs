@@ -235,3 +235,21 @@ async fn a_turn_that_nobody_works_on_is_shown_as_interrupted() {
     let ran = ended(&home, &words).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), SLOW_TEXT), "{ran:?}");
 }
+
+/// P13: a limit on file sizes is a storage failure with a code, not the end of the process.
+#[tokio::test]
+async fn a_limit_on_file_sizes_is_a_storage_failure() {
+    let home = Home::new().unwrap();
+    let model = home.script(QUICK).unwrap();
+    let line = format!(
+        "head -c 900000 /dev/zero | tr '\\0' 'b' | (ulimit -f 1000; \"$EVERTURN\" run --session s --model '{model}' -)"
+    );
+    let full = shell(&home, &line).run().await.unwrap();
+    assert_eq!(full.code, Some(1), "{}", full.stderr);
+    assert!(full.stderr.contains("(storage_"), "{}", full.stderr);
+    // Nothing was accepted, nothing is damaged.
+    let ran = ended(&home, &["run", "--session", "s", "--model", &model, "hello"]).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "You said hello.\n"), "{ran:?}");
+    let shown = json(&home, &["sessions", "show", "s", "--json"]).await;
+    assert_eq!(shown["generation"], 1, "{shown}");
+}
