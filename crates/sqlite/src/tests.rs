@@ -78,8 +78,8 @@ impl SqliteStore {
         self.faults.lock().unwrap().extend(codes);
     }
 
-    async fn on_writer(&self, sql: &'static str) {
-        self.ask(|reply| Job::Sql(sql, reply)).await.unwrap();
+    async fn pragma(&self, sql: &'static str) -> i64 {
+        self.ask(|reply| Job::Pragma(sql, reply)).await.unwrap()
     }
 }
 
@@ -134,13 +134,13 @@ async fn a_full_disk_at_the_commit_is_said_and_forgotten() {
 async fn a_limit_on_pages_is_a_full_disk() {
     let (_home, store) = open();
     store.submit(admit("s", 1, "x")).await.unwrap();
-    store.on_writer("PRAGMA max_page_count = 80").await;
+    assert_eq!(store.pragma("PRAGMA max_page_count = 80").await, 80);
     let big = "x".repeat(300_000);
     for _ in 0..3 {
         assert_eq!(failure(store.submit(admit("s", 2, &big)).await), StorageErrorKind::Full);
     }
     store.submit(admit("s", 3, "small")).await.unwrap();
-    store.on_writer("PRAGMA max_page_count = 100000").await;
+    assert_eq!(store.pragma("PRAGMA max_page_count = 100000").await, 100_000);
     store.submit(admit("s", 2, &big)).await.unwrap();
     assert_eq!(store.inputs(&key("s"), None, 10).await.unwrap().len(), 3);
     let raw = rusqlite::Connection::open(store.path()).unwrap();
@@ -172,6 +172,30 @@ async fn events_beyond_the_reserve_wait_for_their_sync() {
     let Ok(Reply::Written(written)) = store.submit(deltas(&fence, 1)).await else { panic!() };
     assert_eq!(written.last_seq, 5_002);
     assert_eq!(store.stats().reopened, before.reopened + 1);
+}
+
+#[tokio::test]
+async fn sqlite_is_told_what_to_sync() {
+    const NORMAL: i64 = 1;
+    const FULL: i64 = 2;
+    let (_home, store) = open();
+    store.submit(admit("s", 1, "x")).await.unwrap();
+    assert_eq!(store.pragma("PRAGMA synchronous").await, FULL);
+    let fence = claim(&store, "s").await;
+    store.submit(deltas(&fence, 1)).await.unwrap();
+    assert_eq!(store.pragma("PRAGMA synchronous").await, NORMAL);
+    store.submit(admit("s", 2, "x")).await.unwrap();
+    assert_eq!(store.pragma("PRAGMA synchronous").await, FULL);
+    // What the whole store stands on.
+    let mode: String = rusqlite::Connection::open(store.path())
+        .unwrap()
+        .query_row("PRAGMA journal_mode", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(mode, "wal");
+    assert_eq!(store.pragma("PRAGMA wal_autocheckpoint").await, 0);
+    assert_eq!(store.pragma("PRAGMA trusted_schema").await, 0);
+    assert_eq!(store.pragma("PRAGMA cell_size_check").await, 1);
+    assert_eq!(store.pragma("PRAGMA foreign_keys").await, 0);
 }
 
 #[tokio::test]

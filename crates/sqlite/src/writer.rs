@@ -44,9 +44,9 @@ pub(crate) enum Job {
     Op { op: Box<Op>, reply: oneshot::Sender<std::result::Result<Reply, OpError>> },
     /// Whether another process has written since the last time.
     Changed(oneshot::Sender<bool>),
-    /// Any statement, on the writer's connection.
+    /// A pragma of the writer's connection, and what it answers.
     #[cfg(test)]
-    Sql(&'static str, oneshot::Sender<()>),
+    Pragma(&'static str, oneshot::Sender<i64>),
     /// Waits, so that what comes meanwhile shares a commit.
     #[cfg(test)]
     Pause(oneshot::Receiver<()>),
@@ -164,10 +164,11 @@ impl Writer {
                     }
                     Job::Changed(reply) => asked.push(reply),
                     #[cfg(test)]
-                    Job::Sql(sql, reply) => {
-                        let conn = self.conn.as_ref();
-                        let _bad = conn.map(|conn| conn.execute_batch(sql));
-                        let _gone = reply.send(());
+                    Job::Pragma(sql, reply) => {
+                        let answer = |conn: &Connection| conn.query_row(sql, [], |row| row.get(0));
+                        let answer = self.conn.as_ref().map(answer);
+                        let _gone =
+                            reply.send(answer.and_then(std::result::Result::ok).unwrap_or(-1));
                     }
                     #[cfg(test)]
                     Job::Pause(end) => {
