@@ -106,8 +106,14 @@ mod tests {
 
     #[test]
     fn identity_comes_before_everything_else() {
-        let deleted =
-            Facts { known: Some(SAME), deleted: true, busy: true, running: true, stopping: false, queue_length: 9 };
+        let deleted = Facts {
+            known: Some(SAME),
+            deleted: true,
+            busy: true,
+            running: true,
+            stopping: false,
+            queue_length: 9,
+        };
         for mode in Mode::ALL {
             assert_eq!(decide(*mode, SAME, &deleted, 1), Decision::Duplicate);
             assert_eq!(decide(*mode, OTHER, &deleted, 1), Decision::Conflict);

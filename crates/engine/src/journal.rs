@@ -37,11 +37,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        fence: Fence,
-        control: TurnControl,
-    ) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, fence: Fence, control: TurnControl) -> Self {
         let lease = TurnLease::new(Arc::clone(&shared.store), fence);
         Self { shared, lease, control, writes: 0 }
     }

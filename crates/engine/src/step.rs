@@ -3,8 +3,8 @@
 use everturn_agent::provider::{Cut, ModelEvent, ModelReply, ModelRequest, ModelStream, Provider};
 use everturn_agent::provider::{ProviderError, ProviderErrorKind};
 use everturn_agent::retry::request_with_retry;
-use everturn_core::{Failure, limits};
 use everturn_core::event::Record;
+use everturn_core::{Failure, limits};
 use futures::StreamExt as _;
 
 use crate::control::TurnControl;

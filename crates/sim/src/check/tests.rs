@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
