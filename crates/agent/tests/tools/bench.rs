@@ -13,6 +13,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 use serde_json::Value;
+use tokio::io::AsyncBufReadExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -65,10 +66,17 @@ impl Bench {
         mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     }
 
-    /// What the next writer of a named pipe says.
+    /// The next line that anybody writes to a named pipe.
     pub async fn read_pipe(&self, path: &str) -> String {
-        let path = self.root.join(path);
-        tokio::task::spawn_blocking(move || std::fs::read_to_string(path).unwrap()).await.unwrap()
+        let mut options = tokio::net::unix::pipe::OpenOptions::new();
+        let pipe = options.read_write(true).open_receiver(self.root.join(path)).unwrap();
+        let mut line = String::new();
+        let mut pipe = tokio::io::BufReader::new(pipe);
+        tokio::time::timeout(PATIENCE, pipe.read_line(&mut line))
+            .await
+            .expect("nobody writes to the pipe")
+            .unwrap();
+        line
     }
 
     pub fn text(&self, path: &str) -> String {

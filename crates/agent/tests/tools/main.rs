@@ -4,7 +4,13 @@
 //! The binary has a main of its own because it is also the supervisor under test, and the server
 //! that a test kills.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    unreachable_pub
+)]
 
 mod bench;
 mod command;
@@ -103,6 +109,7 @@ fn main() -> ExitCode {
             makes_folders_and_replaces,
             keeps_the_mode_and_the_link,
             what_is_no_file_is_refused,
+            a_reader_sees_old_or_new_content,
             a_kill_leaves_old_or_new_content,
             a_full_disk_is_typed_and_changes_nothing,
             a_stopped_turn_writes_nothing,

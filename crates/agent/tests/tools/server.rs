@@ -97,6 +97,11 @@ impl Server {
         }
     }
 
+    /// Waits for any further line.
+    pub fn line_after(&mut self) {
+        assert!(self.output.read_line(&mut String::new()).unwrap() > 0, "it ended");
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

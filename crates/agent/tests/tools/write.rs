@@ -56,6 +56,29 @@ pub async fn what_is_no_file_is_refused() {
     assert_eq!(bench.names("."), ["folder", "link"]);
 }
 
+fn assert_whole(content: &[u8]) {
+    assert_eq!(content.len(), 300_000);
+    assert!(content.iter().all(|byte| *byte == content[0]));
+}
+
+/// Reads a file all the time while another process writes it.
+pub async fn a_reader_sees_old_or_new_content() {
+    let bench = Bench::new();
+    let mut server = Server::start_writing(&bench.root);
+    server.line("a");
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < 26 {
+        for _ in 0..50 {
+            let content = std::fs::read(bench.root.join("file")).unwrap();
+            assert_whole(&content);
+            seen.insert(content[0]);
+        }
+        // It writes on only as long as somebody reads what it says.
+        server.line_after();
+    }
+    server.kill();
+}
+
 /// A process that writes one whole file after the other is killed at any point.
 pub async fn a_kill_leaves_old_or_new_content() {
     let bench = Bench::new();
@@ -66,8 +89,7 @@ pub async fn a_kill_leaves_old_or_new_content() {
         }
         server.kill();
         let content = std::fs::read(bench.root.join("file")).unwrap();
-        assert_eq!(content.len(), 300_000, "round {round}");
-        assert!(content.iter().all(|byte| *byte == content[0]), "round {round}");
+        assert_whole(&content);
         // The content is written to a file without a name, so at most the last step of a write
         // that was just being finished can leave one.
         assert!(bench.names(".").len() <= 2 + round, "{:?}", bench.names("."));
