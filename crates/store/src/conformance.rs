@@ -115,6 +115,7 @@ cases! {
     }
     prompts {
         an_approval_waits_for_its_answer,
+        a_numbered_write_is_known_again,
         an_answer_must_fit_its_prompt,
         a_prompt_runs_out,
         an_end_withdraws_what_is_open,

@@ -85,6 +85,38 @@ pub(super) async fn an_approval_waits_for_its_answer(world: World) {
     assert_eq!(names.iter().filter(|name| *name == "prompt.settled").count(), 1);
 }
 
+/// A write whose answer was lost is known again by its number, whatever others wrote to the run
+/// meanwhile; and a write is never taken for committed because somebody else wrote.
+pub(super) async fn a_numbered_write_is_known_again(world: World) {
+    let key = key("s");
+    let turn = world.turn_of(&key, "r-1", "n1").await;
+    let numbered = |number, records| crate::op::Write {
+        fence: turn.lease.fence().clone(),
+        records,
+        number: Some(number),
+    };
+    let calls = vec![call("c-1", Effect::Write)];
+    world.ok(numbered(1, vec![step("", calls)])).await;
+    let prompt = approval(&world, &turn, "c-1");
+    world.ok(numbered(2, vec![Record::PromptOpened(prompt.clone())])).await;
+    // Somebody else's record moves the run on.
+    world.ok(answer(&prompt, Some(Choice::Once), None)).await;
+    let before = world.dump_session(&key).await;
+    world.ok(numbered(2, vec![Record::PromptOpened(prompt.clone())])).await;
+    assert_eq!(world.dump_session(&key).await, before, "a repetition changed something");
+    let call_id = CallId::new("c-1").unwrap();
+    world.ok(numbered(3, vec![started("c-1")])).await;
+    let running = world.store.call(&call_id).await.unwrap().unwrap();
+    assert_eq!(running.state, CallState::Running, "the start was taken for written");
+    world.ok(numbered(3, vec![started("c-1")])).await;
+    world.ok(numbered(4, vec![finished("c-1", CallState::Succeeded, "done")])).await;
+    world.ok(numbered(5, vec![super::world::completed("bye")])).await;
+    // Its answer lost, the end is known again too; nothing new is taken.
+    world.ok(numbered(5, vec![super::world::completed("bye")])).await;
+    let late = world.refused(&key, numbered(6, vec![super::world::delta("late")])).await;
+    assert_eq!(late, Refusal::Fenced);
+}
+
 pub(super) async fn an_answer_must_fit_its_prompt(world: World) {
     let key = key("s");
     let turn = world.turn_of(&key, "r-1", "n1").await;
