@@ -283,6 +283,8 @@ fn terminal_state_classification_distinguishes_crash_from_user_cancel() {
     runtime.block_on(async {
         // Opening resolves what the dead node left.
         let node = open(home.path(), |_| {}).await;
+        // Its continuation asks the model first; what is said below is for the others.
+        node.model.asked(1).await;
         let stopped = cancelled(&node, "stopped").await;
         let refused = ProviderError {
             kind: ProviderErrorKind::Unauthorized,

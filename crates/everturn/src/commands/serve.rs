@@ -73,7 +73,10 @@ pub(crate) async fn run(settings: &Settings) -> Result<Exit> {
         started_at: store.clock().now().rfc3339(),
     };
     let gone = CancellationToken::new();
-    let announcing = tokio::spawn(announce(home.clone(), said, gone.clone()));
+    // Whoever reads that the server listens finds it: the first try comes before the word.
+    let (tried, first_try) = tokio::sync::oneshot::channel();
+    let announcing = tokio::spawn(announce(home.clone(), said, gone.clone(), tried));
+    let _ended = first_try.await;
     print::text(&format!("listening on http://{bound}\n"))?;
 
     let leave = CancellationToken::new();
@@ -200,7 +203,13 @@ fn server_config(
 
 /// Keeps `server.json` for as long as this server lives, from the moment that no other living server
 /// of the home has it.
-async fn announce(home: Home, said: ServerFile, gone: CancellationToken) {
+async fn announce(
+    home: Home,
+    said: ServerFile,
+    gone: CancellationToken,
+    tried: tokio::sync::oneshot::Sender<()>,
+) {
+    let mut tried = Some(tried);
     let mut announced: Option<Announced> = None;
     let mut told = false;
     loop {
@@ -220,6 +229,9 @@ async fn announce(home: Home, said: ServerFile, gone: CancellationToken) {
                     None
                 }
             };
+        }
+        if let Some(tried) = tried.take() {
+            let _nobody_waits = tried.send(());
         }
         tokio::select! {
             () = gone.cancelled() => return,
