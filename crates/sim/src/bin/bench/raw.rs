@@ -16,6 +16,9 @@ use super::stats::{Times, rate};
 /// The bytes of a usual small event.
 pub(crate) const EVENT: &str = r#"{"session_id":"bench-00","offset":1234567,"run_id":"run_0199f3c4-7b1e-7c5a-9d0e-5f6a7b8c9d0e","seq":1234567,"event":"text.delta","at":"2026-01-01T00:00:00.000Z","text":" word"}"#;
 
+/// Any moment.
+const AT_MS: i64 = 1_796_018_324_123;
+
 /// Appends a page to a file and waits for the disk, again and again.
 pub(crate) struct Syncer {
     file: File,
@@ -63,18 +66,21 @@ impl Syncer {
     }
 }
 
-/// A database as an event journal would have it, by itself.
+/// A database with nothing but a table of events, keyed and shaped as the store's own.
 fn database(folder: &Path, synchronous: &str) -> Result<Connection> {
     let connection = Connection::open(folder.join(format!("raw-{synchronous}.db")))?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", synchronous)?;
     connection.execute_batch(
         "CREATE TABLE IF NOT EXISTS events (
-            session INTEGER, offset INTEGER, run TEXT, seq INTEGER, body TEXT,
-            PRIMARY KEY (session, offset)) WITHOUT ROWID",
+            session INTEGER NOT NULL, offset INTEGER NOT NULL, kind INTEGER NOT NULL,
+            run INTEGER, seq INTEGER, at INTEGER NOT NULL, name TEXT, body TEXT NOT NULL,
+            PRIMARY KEY (session, offset)) STRICT, WITHOUT ROWID",
     )?;
     Ok(connection)
 }
+
+const INSERT: &str = "INSERT INTO events VALUES (?, ?, 2, ?, ?, ?, NULL, ?)";
 
 /// Raw inserts of events, so many to a transaction, which is not synced. Events per second.
 pub(crate) fn sqlite_inserts(folder: &Path, batch: usize, time: Duration) -> Result<f64> {
@@ -83,11 +89,11 @@ pub(crate) fn sqlite_inserts(folder: &Path, batch: usize, time: Duration) -> Res
     while begun.elapsed() < time {
         let transaction = connection.transaction()?;
         {
-            let mut insert = transaction.prepare_cached("INSERT INTO events VALUES (?,?,?,?,?)")?;
+            let mut insert = transaction.prepare_cached(INSERT)?;
             for _ in 0..batch {
                 count += 1;
                 let (session, offset) = (count % 64, count / 64);
-                insert.execute(params![session, offset, "run_0199f3c4", offset, EVENT])?;
+                insert.execute(params![session, offset, session, offset, AT_MS, " word"])?;
             }
         }
         transaction.commit()?;
@@ -98,11 +104,11 @@ pub(crate) fn sqlite_inserts(folder: &Path, batch: usize, time: Duration) -> Res
 /// Raw inserts, one to a transaction, each synced. Transactions per second.
 pub(crate) fn sqlite_commits(folder: &Path, time: Duration) -> Result<f64> {
     let connection = database(folder, "FULL")?;
-    let mut insert = connection.prepare("INSERT INTO events VALUES (?,?,?,?,?)")?;
+    let mut insert = connection.prepare(INSERT)?;
     let (begun, mut count) = (Instant::now(), 0_i64);
     while begun.elapsed() < time {
         count += 1;
-        insert.execute(params![1, count, "run_0199f3c4", count, EVENT])?;
+        insert.execute(params![1, count, 1, count, AT_MS, EVENT])?;
     }
     Ok(rate(count as usize, begun.elapsed()))
 }
