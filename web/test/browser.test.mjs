@@ -260,8 +260,11 @@ test("P14: once a token exists the page asks for one, keeps it nowhere, and goes
   await say(page, "hello");
   await idle(page);
   const token = (await server.command("token", "create", "--principal", "local")).trim();
-  // Another process made it: the running server knows of it within a second.
-  await page.waitForFunction(async () => (await fetch("/v1/sessions")).status === 401);
+  // Another process made it: the running server knows of it within a second. (A predicate of
+  // `waitForFunction` may not be asynchronous: its promise counts as true.)
+  await page.evaluate(async () => {
+    while ((await fetch("/v1/sessions")).status !== 401) await new Promise(requestAnimationFrame);
+  });
   await page.reload();
   await page.waitForSelector("#login[open]");
   assert.deepEqual(await mine(page), []);
