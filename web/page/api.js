@@ -103,6 +103,17 @@ export async function openStream(path, { signal, timeoutMs = TIMEOUT_MS }) {
 
 const id = encodeURIComponent;
 
+/** All rows of a list that is walked with `after`, an id of a row. Such lists are bounded. */
+async function allOf(path, options) {
+  const data = [];
+  for (;;) {
+    const last = data.at(-1);
+    const page = await request("GET", last ? `${path}&after=${id(last.input_id ?? last.id)}` : path, options);
+    data.push(...page.data);
+    if (!page.has_more || page.data.length === 0) return { data };
+  }
+}
+
 /** The routes that the page uses, by what they do. */
 export const api = {
   info: (options) => request("GET", "/v1/info", options),
@@ -129,8 +140,9 @@ export const api = {
     return request("GET", `/v1/sessions/${id(session)}/messages?${query}`, options);
   },
   queuedInputs: (session, options) =>
-    request("GET", `/v1/sessions/${id(session)}/inputs?status=queued`, options),
-  openPrompts: (session, options) => request("GET", `/v1/sessions/${id(session)}/prompts`, options),
+    allOf(`/v1/sessions/${id(session)}/inputs?status=queued&limit=500`, options),
+  openPrompts: (session, options) =>
+    allOf(`/v1/sessions/${id(session)}/prompts?limit=500`, options),
   turns: (session, options) => request("GET", `/v1/sessions/${id(session)}/turns`, options),
   run: (run, options) => request("GET", `/v1/runs/${id(run)}`, options),
   runHead: (run, options) => request("GET", `/v1/runs/${id(run)}/events?max=1`, options),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use everturn_core as core;
+use everturn_core::limits;
 use serde::{Deserialize, Serialize};
 
 /// A session's policy, complete.
@@ -192,6 +193,12 @@ pub struct AutoContinuePatch {
     pub window_s: Option<u64>,
 }
 
+/// Whether a tool may have this name: 1 to 128 of `A-Z a-z 0-9 _ . -`. Providers allow fewer.
+fn is_tool_name(name: &str) -> bool {
+    let is_usual = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'-');
+    (1..=limits::TOOL_NAME_CHARS_MAX).contains(&name.len()) && name.bytes().all(is_usual)
+}
+
 impl PolicyPatch {
     /// What is out of range, in words, if anything.
     #[must_use]
@@ -207,8 +214,16 @@ impl PolicyPatch {
                 return Some("policy.auto_continue.window_s must be at most 604800");
             }
         }
-        let named = self.tools.as_ref().map_or(0, BTreeMap::len);
-        (named > 256).then_some("policy.tools may name at most 256 tools")
+        let tools = self.tools.as_ref()?;
+        if tools.len() > limits::POLICY_TOOLS_MAX {
+            return Some("policy.tools may name at most 256 tools");
+        }
+        if !tools.keys().all(|name| name == "*" || is_tool_name(name)) {
+            return Some(
+                "policy.tools takes names of 1 to 128 of A-Z a-z 0-9 _ . -, or * for all others",
+            );
+        }
+        None
     }
 
     /// Applies the change.

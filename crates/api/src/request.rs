@@ -57,7 +57,9 @@ pub struct PatchSession {
     /// Merged key by key; a key set to `null` goes.
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
-    /// The revision that the change was made for.
+    /// The revision that the change was made for. Needed: a change without it would overwrite what
+    /// its sender never saw.
+    #[cfg_attr(feature = "schema", schema(required = true, nullable = false))]
     pub expected_revision: Option<u64>,
 }
 

@@ -18,6 +18,10 @@ pub const RECEIPT_DAYS: u64 = 90;
 pub const TITLE_CHARS_MAX: usize = 500;
 /// Bytes of a metadata object, serialised.
 pub const METADATA_BYTES_MAX: usize = 64 << 10;
+/// Tools that a session's policy has rules for, and characters of such a name.
+pub const POLICY_TOOLS_MAX: usize = 256;
+/// Characters of a tool's name; model providers take no more than half of it.
+pub const TOOL_NAME_CHARS_MAX: usize = 128;
 /// Bytes of a session's own system text.
 pub const SYSTEM_BYTES_MAX: usize = 256 << 10;
 /// Seconds that `?wait=` may ask for.

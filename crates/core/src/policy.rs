@@ -80,17 +80,22 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether a call of tool `name` may run: its own rule, else the rule for `*`, else a lasting
-    /// grant of the principal, else reading is allowed and everything else asks.
+    /// Whether a call of tool `name` may run. The first of these that there is decides: the
+    /// session's own rule for it; a denial of `*`; a lasting grant of the principal, for this tool
+    /// in all sessions; the session's rule for `*`; at last reading is allowed and everything else
+    /// asks.
     #[must_use]
     pub fn permission(&self, name: &str, effect: Effect, granted: bool) -> Permission {
-        if let Some(rule) = self.tools.get(name).or_else(|| self.tools.get("*")) {
-            return match rule {
-                Permission::Ask if granted => Permission::Allow,
-                other => *other,
-            };
+        if let Some(rule) = self.tools.get(name) {
+            return *rule;
         }
-        if granted || effect == Effect::Read { Permission::Allow } else { Permission::Ask }
+        match self.tools.get("*") {
+            Some(Permission::Deny) => Permission::Deny,
+            _ if granted => Permission::Allow,
+            Some(rule) => *rule,
+            None if effect == Effect::Read => Permission::Allow,
+            None => Permission::Ask,
+        }
     }
 }
 
@@ -114,5 +119,16 @@ mod tests {
         policy.tools.insert("shell".into(), Permission::Allow);
         assert_eq!(policy.permission("shell", Effect::Write, false), Permission::Allow);
         assert_eq!(policy.permission("read_file", Effect::Read, true), Permission::Deny);
+    }
+
+    #[test]
+    fn a_session_that_asks_for_a_tool_asks_whatever_was_granted_elsewhere() {
+        let mut policy = Policy::default();
+        policy.tools.insert("*".into(), Permission::Ask);
+        policy.tools.insert("shell".into(), Permission::Ask);
+        assert_eq!(policy.permission("shell", Effect::Write, true), Permission::Ask);
+        // The grant names the tool, and the star does not.
+        assert_eq!(policy.permission("edit_file", Effect::Write, true), Permission::Allow);
+        assert_eq!(policy.permission("read_file", Effect::Read, false), Permission::Ask);
     }
 }

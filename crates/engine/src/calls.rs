@@ -141,10 +141,16 @@ async fn permission(
 ) -> Result<Permission, Halt> {
     let view = retry_read(shared, control, || shared.store.session(key)).await?;
     let Some(view) = view else { return Err(Halt::Lost) };
-    let granted = shared.config.allowed_tools.contains(&call.name)
-        || retry_read(shared, control, || shared.store.granted(&key.principal, &call.name)).await?;
+    let grants = retry_read(shared, control, || shared.store.grants(&key.principal)).await?;
     let effect = tool.spec().effect;
-    Ok(view.session.policy.permission(&call.name, effect, granted))
+    let permission =
+        view.session.policy.permission(&call.name, effect, grants.contains(&call.name));
+    // Whoever started this process answered every question of these tools in advance.
+    let is_allowed_here = shared.config.allowed_tools.contains(&call.name);
+    Ok(match permission {
+        Permission::Ask if is_allowed_here => Permission::Allow,
+        other => other,
+    })
 }
 
 /// Why a call that needed approval does not run: its state, and what the model is told.
@@ -225,7 +231,7 @@ async fn asked_before(
     for state in [PromptState::Open, PromptState::Settled] {
         let limit = limits::PAGE_ROWS_MAX;
         let prompts =
-            retry_read(shared, control, || shared.store.prompts(key, state, limit)).await?;
+            retry_read(shared, control, || shared.store.prompts(key, state, None, limit)).await?;
         let same = prompts.into_iter().map(|(prompt, _)| prompt).find(|prompt| {
             prompt.call_id.as_ref() == Some(&call.id) && prompt.run_id == call.run_id
         });

@@ -11,8 +11,8 @@ use everturn_core::{
 };
 use everturn_store::op::{
     Admit, Admitted, AnswerPrompt, CancelInput, Claimer, CreateSession, CreateToken, Decide,
-    Decided, Decision, DeleteSession, EndNode, EndSession, PatchSession, RegisterNode, RevokeToken,
-    SessionPatch, Stop, TouchToken,
+    Decided, Decision, DeleteSession, EndNode, EndSession, PatchSession, RegisterNode, RevokeGrant,
+    RevokeToken, SessionPatch, Stop, TouchToken,
 };
 use everturn_store::rows::{Node, Token};
 use everturn_store::{OpError, Read, Refusal, StorageError, Store, execute};
@@ -454,6 +454,18 @@ impl Engine {
     /// A storage failure.
     pub async fn revoke_token(&self, token_id: TokenId) -> Result<bool, EngineError> {
         Ok(execute(&*self.shared.store, RevokeToken { token_id }).await?)
+    }
+
+    /// Takes back that a principal allowed a tool for ever. Answers whether it had.
+    ///
+    /// # Errors
+    /// A storage failure.
+    pub async fn revoke_grant(
+        &self,
+        principal: Principal,
+        tool: String,
+    ) -> Result<bool, EngineError> {
+        Ok(execute(&*self.shared.store, RevokeGrant { principal, tool }).await?)
     }
 
     /// Notes that a token was used.

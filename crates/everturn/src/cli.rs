@@ -74,6 +74,9 @@ pub(crate) enum Command {
     /// Access tokens
     #[command(subcommand)]
     Token(Token),
+    /// Tools that were allowed for ever
+    #[command(subcommand)]
+    Grant(Grant),
     /// Not built yet.
     #[command(hide = true)]
     Import(NotBuilt),
@@ -382,5 +385,31 @@ pub(crate) enum Token {
         /// Its id, as `list` shows it
         #[arg(value_name = "ID")]
         id: String,
+    },
+}
+
+/// `grant …`
+#[derive(Debug, Subcommand)]
+#[command(
+    after_help = "Whoever answers an approval with `always` allows that tool in all of their sessions. Here that can be seen and taken back.\n\nExamples:\n  everturn grant list\n  everturn grant revoke shell"
+)]
+pub(crate) enum Grant {
+    /// List the tools that were allowed for ever
+    List {
+        /// By whom
+        #[arg(long, value_name = "NAME", default_value = "local")]
+        principal: String,
+        /// Write JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let a tool ask again
+    Revoke {
+        /// The tool's name, as `list` shows it
+        #[arg(value_name = "TOOL")]
+        tool: String,
+        /// Who had allowed it
+        #[arg(long, value_name = "NAME", default_value = "local")]
+        principal: String,
     },
 }

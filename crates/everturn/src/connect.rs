@@ -113,6 +113,19 @@ pub(crate) struct Connected {
 /// A client for commands that run turns.
 pub(crate) async fn worker(settings: &Settings, work: Work<'_>) -> Result<Connected> {
     let home = Home::make(settings)?;
+    let workspace = match &settings.workspace.value {
+        Some(path) => absolute(path)?,
+        None => absolute(std::path::Path::new("."))?,
+    };
+    let tools = open::tools(settings, &workspace)?;
+    // A server has the same tools, and a misspelt name would show as a denial only.
+    for tool in work.allow {
+        if tools.get(tool).is_none() {
+            let names: Vec<_> = tools.specs().into_iter().map(|spec| spec.name).collect();
+            return Err(CliError::usage(format!("there is no tool named {tool:?}"))
+                .hint(format!("tools: {}", names.join(", "))));
+        }
+    }
     if let Some(server) = server(settings, &home).await? {
         let mut notices = Vec::new();
         for (flag, given) in work.own_flags {
@@ -125,18 +138,6 @@ pub(crate) async fn worker(settings: &Settings, work: Work<'_>) -> Result<Connec
         return Ok(Connected { client: Box::new(server), notices });
     }
     let folder = open::store_folder(settings, &home)?;
-    let workspace = match &settings.workspace.value {
-        Some(path) => absolute(path)?,
-        None => absolute(std::path::Path::new("."))?,
-    };
-    let tools = open::tools(settings, &workspace)?;
-    for tool in work.allow {
-        if tools.get(tool).is_none() {
-            let names: Vec<_> = tools.specs().into_iter().map(|spec| spec.name).collect();
-            return Err(CliError::usage(format!("there is no tool named {tool:?}"))
-                .hint(format!("tools: {}", names.join(", "))));
-        }
-    }
     let found = models::find(settings).await?;
     let store = open::store(settings, &folder, work.role).await?;
     let key = SessionKey { principal: Principal::local(), id: work.session.clone() };

@@ -41,6 +41,8 @@ pub(crate) enum Fault {
     Io,
     /// There is no such token.
     NoToken,
+    /// The tool was not allowed for ever.
+    NoGrant,
     /// The server answered what this version does not understand.
     Protocol,
 }
@@ -63,6 +65,7 @@ impl Fault {
             Self::StillQueued => "still_queued",
             Self::Io => "io_failed",
             Self::NoToken => "token_not_found",
+            Self::NoGrant => "grant_not_found",
             Self::Protocol => "protocol_mismatch",
         }
     }

@@ -68,6 +68,15 @@ impl Home {
         }
         // One name for it, whatever links lead there: processes of one home know each other by it.
         let path = std::fs::canonicalize(&path).map_err(|error| io("find", &path, error))?;
+        // A folder that was there before keeps its mode: it may be shared on purpose.
+        let mode = meta.mode() & 0o777;
+        if mode & 0o077 != 0 {
+            tracing::warn!(
+                home = %path.display(),
+                mode = format_args!("{mode:o}"),
+                "others may enter the home; `chmod 700` keeps them out"
+            );
+        }
         Ok(Self { path })
     }
 

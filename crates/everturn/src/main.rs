@@ -110,6 +110,17 @@ async fn run(cli: Cli, term: Term) -> Result<Exit> {
                 cli::Token::Revoke { id } => commands::token::revoke(&settings, &id).await,
             }
         }
+        Command::Grant(args) => {
+            let settings = ready(&flags, "warn", term)?;
+            match args {
+                cli::Grant::List { principal, json } => {
+                    commands::grant::list(&settings, &principal, json).await
+                }
+                cli::Grant::Revoke { tool, principal } => {
+                    commands::grant::revoke(&settings, &principal, &tool).await
+                }
+            }
+        }
         Command::Import(_) => Err(not_built("import")),
         Command::Torture(_) => Err(not_built("torture")),
     }

@@ -47,6 +47,13 @@ fn describe() {
     );
     describe_counter!("everturn_inputs_total", "Inputs accepted");
     describe_counter!("everturn_interruptions_total", "Interruptions recorded");
+    describe_counter!("everturn_turns_started_total", "Turns begun");
+    describe_counter!("everturn_turns_ended_total", "Turns ended");
+    describe_histogram!("everturn_turn_seconds", Unit::Seconds, "From a turn's claim to its end");
+    describe_counter!("everturn_tool_calls_total", "Tool calls begun");
+    describe_counter!("everturn_model_retries_total", "Model requests made again");
+    describe_counter!("everturn_store_retries_total", "Writes of turns made again");
+    describe_gauge!("everturn_workers", "Sessions that are being worked on");
     describe_gauge!("everturn_connections", "Open connections");
     describe_gauge!("everturn_streams", "Open streams");
     describe_gauge!("everturn_turns", "Turns that run in this process");

@@ -10,6 +10,8 @@ use http::{HeaderValue, header};
 const RETRY_DRAINING_S: u32 = 2;
 /// Seconds after which a store is worth another try.
 const RETRY_STORE_S: u32 = 1;
+/// What a damaged store is answered with: the usual hint would promise too much.
+const DAMAGED_HINT: &str = "the database is damaged; see `everturn doctor` and restore a backup";
 
 /// The answer of a handler.
 pub(crate) type Answer<T> = Result<T, Refused>;
@@ -89,6 +91,9 @@ impl From<StorageError> for Refused {
             StorageErrorKind::Closed => (Code::StorageUnavailable, "the store is closed"),
         };
         let mut refused = Self::new(code, detail).retry_after(RETRY_STORE_S);
+        if error.kind == StorageErrorKind::Corrupt {
+            refused = refused.hint(DAMAGED_HINT);
+        }
         refused.store = Some(error.kind);
         refused
     }

@@ -13,6 +13,7 @@ use crate::config::ServerConfig;
 use crate::disk::Disk;
 use crate::health::Health;
 use crate::routes;
+use crate::sse::Pace;
 use crate::streams::Streams;
 
 /// A server around an engine. Cloning gives another handle to the same one.
@@ -26,6 +27,7 @@ struct Shared {
     config: ServerConfig,
     access: Access,
     streams: Arc<Streams>,
+    pace: Pace,
     disk: Disk,
     health: Health,
     openapi: Bytes,
@@ -45,6 +47,7 @@ impl Server {
         let shared = Shared {
             access: Access::new(engine.clone(), &config, bound)?,
             streams: Streams::new(config.streams_max, config.streams_per_principal),
+            pace: Pace::default(),
             disk: Disk::new(config.data_dir.clone(), config.min_free_bytes),
             health: Health::default(),
             openapi: routes::openapi_json(),
@@ -79,6 +82,10 @@ impl Server {
 
     pub(crate) fn streams(&self) -> &Arc<Streams> {
         &self.shared.streams
+    }
+
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.shared.pace
     }
 
     pub(crate) fn disk(&self) -> &Disk {

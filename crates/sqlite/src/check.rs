@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use everturn_store::{StorageError, StorageErrorKind};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
+use rusqlite::ffi::ErrorCode;
 
 use crate::conn::{self, query};
 use crate::errors::{Result, corrupt, failure, io_failure};
@@ -91,24 +92,55 @@ fn looking(path: &Path) -> Result<Connection> {
     Ok(conn)
 }
 
-/// Checks the structure of an open database; the first problems, in SQLite's words.
-pub(crate) fn problems(conn: &Connection, depth: Depth, limit: usize) -> Result<Vec<String>> {
+/// What SQLite answers when it checks the structure of an open database.
+fn lines(conn: &Connection, depth: Depth, limit: usize) -> rusqlite::Result<Vec<String>> {
     let sql = match depth {
         Depth::Quick => format!("PRAGMA quick_check({limit})"),
         Depth::Full => format!("PRAGMA integrity_check({limit})"),
     };
-    let read = || -> rusqlite::Result<Vec<String>> {
-        let mut statement = conn.prepare(&sql)?;
-        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
-        rows.collect()
-    };
-    match read() {
+    let mut statement = conn.prepare(&sql)?;
+    let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+    rows.collect()
+}
+
+/// The problems in such an answer; none when all is well.
+fn named(answer: rusqlite::Result<Vec<String>>) -> Result<Vec<String>> {
+    match answer {
         Ok(lines) if lines == ["ok"] => Ok(Vec::new()),
         Ok(lines) => Ok(lines),
         Err(error) => match failure(&error) {
             error if error.kind == StorageErrorKind::Corrupt => Ok(vec![error.message]),
             error => Err(error),
         },
+    }
+}
+
+/// What a look that may be cut short came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Every page's structure is good.
+    Sound,
+    /// The first problem, in SQLite's words.
+    Damaged(String),
+    /// It was told to stop before it had seen everything.
+    CutShort,
+}
+
+/// Looks at the structure of every page, as long as `goes_on` says so. It is asked every few
+/// thousand steps of SQLite's machine, far below a millisecond apart.
+pub(crate) fn look(
+    conn: &mut Connection,
+    mut goes_on: impl FnMut() -> bool + Send + 'static,
+) -> Result<Look> {
+    const STEPS: i32 = 1_000;
+    query(conn.progress_handler(STEPS, Some(move || !goes_on())))?;
+    let found = lines(conn, Depth::Quick, 1);
+    query(conn.progress_handler(0, None::<fn() -> bool>))?;
+    match found {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
+            Ok(Look::CutShort)
+        }
+        found => Ok(named(found)?.into_iter().next().map_or(Look::Sound, Look::Damaged)),
     }
 }
 
@@ -142,7 +174,7 @@ pub(crate) fn check(home: &Path, depth: Depth) -> Result<Report> {
         bytes,
         wal_bytes: std::fs::metadata(wal).map_or(0, |meta| meta.len()),
         free_bytes: u64::try_from(free).unwrap_or(0),
-        problems: problems(&conn, depth, PROBLEMS)?,
+        problems: named(lines(&conn, depth, PROBLEMS))?,
         path,
     })
 }

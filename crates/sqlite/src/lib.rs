@@ -9,6 +9,7 @@ mod check;
 mod conn;
 mod errors;
 mod events;
+mod inspect;
 mod locks;
 mod migrate;
 mod open;
@@ -26,6 +27,7 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use everturn_core::NodeId;
@@ -38,6 +40,7 @@ pub use migrate::schema_version;
 pub use stats::StoreStats;
 
 use errors::{Result, failure};
+use inspect::{Damage, Inspector};
 use locks::{NodeLock, Sign};
 use readers::Readers;
 use writer::{Job, Writer};
@@ -64,13 +67,23 @@ pub struct OpenOptions {
     pub fsync: Fsync,
     /// The id of this node; `None` makes a fresh one. Never used twice.
     pub node_id: Option<NodeId>,
+    /// How long opening looks at the pages of the database. What is not looked at by then is looked
+    /// at while the store is used already; found damaged, it takes no more writes.
+    pub check_for: Duration,
 }
 
 impl OpenOptions {
     /// The usual: token events are not synced, the node's id is fresh.
     #[must_use]
     pub fn new(home: impl Into<PathBuf>, role: impl Into<String>, clock: Arc<dyn Clock>) -> Self {
-        Self { home: home.into(), role: role.into(), clock, fsync: Fsync::default(), node_id: None }
+        Self {
+            home: home.into(),
+            role: role.into(),
+            clock,
+            fsync: Fsync::default(),
+            node_id: None,
+            check_for: inspect::START,
+        }
     }
 }
 
@@ -81,6 +94,7 @@ impl std::fmt::Debug for OpenOptions {
             .field("role", &self.role)
             .field("fsync", &self.fsync)
             .field("node_id", &self.node_id)
+            .field("check_for", &self.check_for)
             .finish_non_exhaustive()
     }
 }
@@ -100,6 +114,8 @@ pub struct SqliteStore {
     readers: Readers,
     sink: Arc<RwLock<Option<Sink>>>,
     counters: Arc<stats::Counters>,
+    /// The rest of the look at the database, if the start left one.
+    inspector: Option<Inspector>,
     lock: Option<NodeLock>,
     #[cfg(test)]
     faults: writer::Faults,
@@ -126,11 +142,12 @@ impl SqliteStore {
         // First the lock: from now on this node can be seen to live.
         let lock = NodeLock::hold(&nodes, &node, &note)?;
         locks::sweep(&nodes);
-        let conn = open::database(&home, &nodes, &node)?;
+        let (conn, is_seen) = open::database(&home, &nodes, &node, options.check_for)?;
         let database = home.join(conn::FILE);
         let files = Arc::new(Mutex::new(conn::Files::new(&database)?));
         let sink = Arc::<RwLock<Option<Sink>>>::default();
         let counters = Arc::<stats::Counters>::default();
+        let damage = Damage::default();
         #[cfg(test)]
         let faults = writer::Faults::default();
         let writer = Writer::new(
@@ -143,6 +160,7 @@ impl SqliteStore {
                 files: files.clone(),
                 sink: sink.clone(),
                 counters: counters.clone(),
+                damage: damage.clone(),
                 #[cfg(test)]
                 faults: faults.clone(),
             },
@@ -152,8 +170,11 @@ impl SqliteStore {
             .name("everturn-writer".to_owned())
             .spawn(move || writer.run(receiver))
             .map_err(|error| errors::io_failure("cannot start the writer of", &database, &error))?;
+        let inspector =
+            if is_seen { None } else { Some(Inspector::start(database.clone(), damage)?) };
         Ok(Self {
             readers: Readers::new(database.clone(), files),
+            inspector,
             home,
             database,
             nodes,
@@ -248,6 +269,7 @@ impl SqliteStore {
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
+        drop(self.inspector.take());
         self.readers.close();
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {

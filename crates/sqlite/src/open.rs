@@ -3,19 +3,17 @@
 use std::fs::{DirBuilder, File, OpenOptions as FileOptions};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use everturn_core::NodeId;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::check::{self, Depth};
+use crate::check;
 use crate::conn::{self, query};
 use crate::errors::{Result, corrupt, failure, io_failure};
+use crate::inspect;
 use crate::locks;
 use crate::migrate;
-
-/// Databases up to this size have their whole structure checked at every start (some tens of
-/// milliseconds); of larger ones the schema alone, and the rest by `doctor`.
-const CHECKED_BYTES: u64 = 16 << 20;
 
 /// Makes the home and its folder of locks. Returns the home without links in its path.
 pub(crate) fn home(home: &Path) -> Result<(PathBuf, PathBuf)> {
@@ -42,8 +40,14 @@ fn sync_folder(path: &Path) -> Result<()> {
     synced.map_err(|error| io_failure("cannot sync the folder", path, &error))
 }
 
-/// Opens the database of a home for writing, and makes it where there is none.
-pub(crate) fn database(home: &Path, nodes: &Path, node: &NodeId) -> Result<Connection> {
+/// Opens the database of a home for writing, and makes it where there is none. With it comes whether
+/// every page was looked at; that takes `patience` at most.
+pub(crate) fn database(
+    home: &Path,
+    nodes: &Path,
+    node: &NodeId,
+    patience: Duration,
+) -> Result<(Connection, bool)> {
     let path = home.join(conn::FILE);
     if path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         for side in ["-wal", "-journal"] {
@@ -62,16 +66,8 @@ pub(crate) fn database(home: &Path, nodes: &Path, node: &NodeId) -> Result<Conne
     check::may_open(&path)?;
     let mut conn = conn::writing(&path).map_err(|error| failure(&error))?;
     migrate::migrate(&mut conn)?;
-    let bytes = std::fs::metadata(&path)
-        .map_err(|error| io_failure("cannot look at", &path, &error))?
-        .len();
-    if bytes <= CHECKED_BYTES {
-        let problems = check::problems(&conn, Depth::Quick, 1)?;
-        if let Some(problem) = problems.first() {
-            return Err(corrupt(format!("{} is damaged: {problem}", path.display())));
-        }
-    }
-    Ok(conn)
+    let is_seen = inspect::at_start(&mut conn, &path, patience)?;
+    Ok((conn, is_seen))
 }
 
 /// Makes a complete database beside its place and then puts it there in one step, so that nobody

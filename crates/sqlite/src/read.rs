@@ -95,28 +95,42 @@ impl Read for SqliteStore {
         &self,
         key: &SessionKey,
         status: Option<InputStatus>,
+        after: Option<&InputId>,
         limit: u32,
     ) -> Result<Vec<Input>> {
-        let key = key.clone();
+        let (key, after) = (key.clone(), after.cloned());
         self.read(move |conn| {
             let Some(no) = rows::session_no(conn, &key)? else { return Ok(Vec::new()) };
+            let (after_key, after_no) = match &after {
+                None => (i64::MIN, i64::MIN),
+                Some(id) => {
+                    let sql = "SELECT queue_key, input_no FROM inputs \
+                               WHERE session_no = ?1 AND id = ?2";
+                    let place = |c: &rows::Cols<'_, '_>| Ok((c.int(0)?, c.int(1)?));
+                    match first(conn, "inputs", sql, (no, id.as_str()), place)? {
+                        Some(place) => place,
+                        None => return Ok(Vec::new()),
+                    }
+                }
+            };
             match status {
-                Some(InputStatus::Queued) => rows::queued(conn, no, limit),
+                Some(InputStatus::Queued) => rows::queued(conn, no, after_key, limit),
                 Some(status) => {
                     let sql = concat!(
                         "SELECT ",
                         rows::input_columns!(),
-                        " WHERE i.session_no = ?1 AND i.status = ?2 ORDER BY i.input_no LIMIT ?3"
+                        " WHERE i.session_no = ?1 AND i.status = ?2 AND i.input_no > ?3 \
+                         ORDER BY i.input_no LIMIT ?4"
                     );
-                    all(conn, "inputs", sql, (no, status.as_str(), limit), rows::input)
+                    all(conn, "inputs", sql, (no, status.as_str(), after_no, limit), rows::input)
                 }
                 None => {
                     let sql = concat!(
                         "SELECT ",
                         rows::input_columns!(),
-                        " WHERE i.session_no = ?1 ORDER BY i.input_no LIMIT ?2"
+                        " WHERE i.session_no = ?1 AND i.input_no > ?2 ORDER BY i.input_no LIMIT ?3"
                     );
-                    all(conn, "inputs", sql, (no, limit), rows::input)
+                    all(conn, "inputs", sql, (no, after_no, limit), rows::input)
                 }
             }
         })
@@ -227,25 +241,44 @@ impl Read for SqliteStore {
         &self,
         key: &SessionKey,
         state: PromptState,
+        after: Option<&PromptId>,
         limit: u32,
     ) -> Result<Vec<(Prompt, Option<ToolCall>)>> {
-        let key = key.clone();
+        let (key, after) = (key.clone(), after.cloned());
         self.read(move |conn| {
             let Some(no) = rows::session_no(conn, &key)? else { return Ok(Vec::new()) };
             let sql = concat!(
                 "SELECT ",
                 rows::prompt_columns!(),
-                " WHERE p.session_no = ?1 AND p.state = ?2 ORDER BY p.opened_at, p.id LIMIT ?3"
+                " WHERE p.session_no = ?1 AND p.state = ?2 AND (p.opened_at, p.id) > (?3, ?4) \
+                 ORDER BY p.opened_at, p.id LIMIT ?5"
             );
-            let prompts = all(conn, "prompts", sql, (no, state.as_str(), limit), rows::prompt)?;
+            let (at, id) = match &after {
+                None => (i64::MIN, String::new()),
+                Some(id) => {
+                    let place =
+                        "SELECT opened_at, id FROM prompts WHERE session_no = ?1 AND id = ?2";
+                    let read = |c: &rows::Cols<'_, '_>| Ok((c.int(0)?, c.str(1)?.to_owned()));
+                    match first(conn, "prompts", place, (no, id.as_str()), read)? {
+                        Some(place) => place,
+                        None => return Ok(Vec::new()),
+                    }
+                }
+            };
+            let params = (no, state.as_str(), at, id, limit);
+            let prompts = all(conn, "prompts", sql, params, rows::prompt)?;
             prompts.into_iter().map(|prompt| ask::with_call(conn, prompt)).collect()
         })
         .await
     }
 
-    async fn granted(&self, principal: &Principal, tool: &str) -> Result<bool> {
-        let (principal, tool) = (principal.clone(), tool.to_owned());
-        self.read(move |conn| rows::granted(conn, &principal, &tool)).await
+    async fn grants(&self, principal: &Principal) -> Result<Vec<String>> {
+        let principal = principal.clone();
+        self.read(move |conn| {
+            let sql = "SELECT tool FROM grants WHERE principal = ?1 ORDER BY tool";
+            all(conn, "grants", sql, [principal.as_str()], |c| Ok(c.str(0)?.to_owned()))
+        })
+        .await
     }
 
     async fn work(&self, limit: u32) -> Result<Vec<Work>> {

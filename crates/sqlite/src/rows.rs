@@ -383,13 +383,19 @@ pub(crate) fn input_by_identity(
 }
 
 /// Queued inputs in queue order.
-pub(crate) fn queued(conn: &Connection, session_no: i64, limit: u32) -> Result<Vec<Input>> {
+pub(crate) fn queued(
+    conn: &Connection,
+    session_no: i64,
+    after: i64,
+    limit: u32,
+) -> Result<Vec<Input>> {
     let sql = concat!(
         "SELECT ",
         input_columns!(),
-        " WHERE i.session_no = ?1 AND i.status = 'queued' ORDER BY i.queue_key LIMIT ?2"
+        " WHERE i.session_no = ?1 AND i.status = 'queued' AND i.queue_key > ?2 \
+         ORDER BY i.queue_key LIMIT ?3"
     );
-    all(conn, "inputs", sql, (session_no, limit), input)
+    all(conn, "inputs", sql, (session_no, after, limit), input)
 }
 
 /// Place in the queue, from 1.
@@ -561,17 +567,6 @@ pub(crate) fn presence_of(conn: &Connection, session_no: i64) -> Result<Vec<Node
         [session_no],
         |c| c.parsed(0, NodeId::new),
     )
-}
-
-pub(crate) fn granted(conn: &Connection, principal: &Principal, tool: &str) -> Result<bool> {
-    let found = first(
-        conn,
-        "grants",
-        "SELECT 1 FROM grants WHERE principal = ?1 AND tool = ?2",
-        (principal.as_str(), tool),
-        |_| Ok(()),
-    )?;
-    Ok(found.is_some())
 }
 
 pub(crate) const TOKEN_COLUMNS: &str = "id, hash, principal, scopes, created_at, expires_at, \

@@ -142,7 +142,7 @@ async fn a_limit_on_pages_is_a_full_disk() {
     store.submit(admit("s", 3, "small")).await.unwrap();
     assert_eq!(store.pragma("PRAGMA max_page_count = 100000").await, 100_000);
     store.submit(admit("s", 2, &big)).await.unwrap();
-    assert_eq!(store.inputs(&key("s"), None, 10).await.unwrap().len(), 3);
+    assert_eq!(store.inputs(&key("s"), None, None, 10).await.unwrap().len(), 3);
     let raw = rusqlite::Connection::open(store.path()).unwrap();
     let sound: String = raw.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(sound, "ok");
@@ -312,7 +312,7 @@ fn questions(store: &SqliteStore) -> Vec<(&'static str, i64, i64)> {
         assert_eq!(found.len(), 20);
     });
     measure("queue", &|| {
-        crate::rows::queued(&conn, no, 20).unwrap();
+        crate::rows::queued(&conn, no, i64::MIN, 20).unwrap();
     });
     measure("work", &|| {
         assert_eq!(ask::work(&conn, 20).unwrap().len(), 20);

@@ -337,7 +337,7 @@ impl Tx for RowTx<'_> {
 
     fn queued(&mut self, key: &SessionKey, limit: u32) -> Result<Vec<Input>> {
         match self.known_number(key)? {
-            Some(no) => rows::queued(self.conn, no, limit),
+            Some(no) => rows::queued(self.conn, no, i64::MIN, limit),
             None => Ok(Vec::new()),
         }
     }
@@ -631,16 +631,17 @@ impl Tx for RowTx<'_> {
         all(self.conn, "prompts", sql, [run.as_str()], rows::prompt)
     }
 
-    fn granted(&mut self, principal: &Principal, tool: &str) -> Result<bool> {
-        rows::granted(self.conn, principal, tool)
-    }
-
     fn put_grant(&mut self, principal: &Principal, tool: &str) -> Result<()> {
         self.change(
             "INSERT OR IGNORE INTO grants (principal, tool) VALUES (?1, ?2)",
             (principal.as_str(), tool),
         )?;
         Ok(())
+    }
+
+    fn remove_grant(&mut self, principal: &Principal, tool: &str) -> Result<bool> {
+        let sql = "DELETE FROM grants WHERE principal = ?1 AND tool = ?2";
+        Ok(self.change(sql, (principal.as_str(), tool))? > 0)
     }
 
     fn node(&mut self, id: &NodeId) -> Result<Option<Node>> {

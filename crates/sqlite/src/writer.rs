@@ -21,6 +21,7 @@ use crate::Fsync;
 use crate::cache::Cache;
 use crate::conn::{self, Files};
 use crate::errors::{self, Result, failure};
+use crate::inspect::Damage;
 use crate::rows::run_sql;
 use crate::stats::{Counters, add};
 use crate::tx::{self, RowTx};
@@ -70,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) sink: Arc<RwLock<Option<Sink>>>,
     /// What was done.
     pub(crate) counters: Arc<Counters>,
+    /// What was found wrong with the database.
+    pub(crate) damage: Damage,
     /// Errors that the next commits meet.
     #[cfg(test)]
     pub(crate) faults: Faults,
@@ -88,6 +91,7 @@ pub(crate) struct Writer {
     files: Arc<Mutex<Files>>,
     sink: Arc<RwLock<Option<Sink>>>,
     counters: Arc<Counters>,
+    damage: Damage,
     #[cfg(test)]
     faults: Faults,
     /// Open, except after a failure.
@@ -121,7 +125,7 @@ impl Writer {
         fsync: Fsync,
         shared: Shared,
     ) -> Result<Self> {
-        let Shared { files, sink, counters, .. } = shared;
+        let Shared { files, sink, counters, damage, .. } = shared;
         let mut writer = Self {
             database,
             home,
@@ -130,6 +134,7 @@ impl Writer {
             files,
             sink,
             counters,
+            damage,
             #[cfg(test)]
             faults: shared.faults,
             conn: None,
@@ -315,6 +320,7 @@ impl Writer {
 
     /// Makes sure that there is a connection to the right files, and that they can be trusted.
     fn ready(&mut self) -> Result<()> {
+        self.damage.check()?;
         self.files.lock().unwrap_or_else(PoisonError::into_inner).check()?;
         if self.conn.is_none() {
             let opened = conn::writing(&self.database);

@@ -463,7 +463,7 @@ async fn accounts(world: &World, key: &SessionKey) -> Result<(), String> {
         return Err(format!("{key}: {run} has {count} ends"));
     }
     let session = world.store.session(key).await.unwrap();
-    let inputs = world.store.inputs(key, None, u32::MAX).await.unwrap();
+    let inputs = world.store.inputs(key, None, None, u32::MAX).await.unwrap();
     for input in inputs {
         let ended = input.outcome.is_some();
         if ended != (input.status == everturn_core::InputStatus::Terminal) {

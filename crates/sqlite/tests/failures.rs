@@ -19,11 +19,30 @@ fn kind<T: std::fmt::Debug>(result: Result<T, OpError>) -> StorageErrorKind {
     }
 }
 
-/// A small file system of its own, where this process may make one (as root).
+/// A small file system of its own.
 struct Mount(tempfile::TempDir);
 
 impl Mount {
-    fn new(size: &str) -> Option<Self> {
+    /// Where this process may not make one, the test of this name is run by one that may, in a user
+    /// namespace of its own, and there is `None` once it passed.
+    fn new(test: &str, size: &str) -> Option<Self> {
+        const INSIDE: &str = "EVERTURN_TEST_INSIDE";
+        if let Some(disk) = Self::mounted(size) {
+            return Some(disk);
+        }
+        assert!(std::env::var_os(INSIDE).is_none(), "no file system can be mounted here");
+        let again = Command::new("unshare")
+            .args(["--user", "--map-root-user", "--mount"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(INSIDE, "1")
+            .status()
+            .unwrap();
+        assert!(again.success(), "{test} needs a file system of its own, and failed with one");
+        None
+    }
+
+    fn mounted(size: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let options = format!("size={size}");
         let made = Command::new("mount")
@@ -52,8 +71,8 @@ impl Drop for Mount {
 
 #[tokio::test]
 async fn a_full_disk_refuses_and_goes_on_when_there_is_space() {
-    // Without the right to mount, the unit test with a limit on pages has to do.
-    let Some(disk) = Mount::new("3m") else { return };
+    let test = "a_full_disk_refuses_and_goes_on_when_there_is_space";
+    let Some(disk) = Mount::new(test, "3m") else { return };
     let home = disk.path().join("home");
     let store = open(&home);
     let mut accepted = Vec::new();
@@ -93,7 +112,8 @@ async fn a_full_disk_refuses_and_goes_on_when_there_is_space() {
 
 #[tokio::test]
 async fn a_home_on_a_full_disk_does_not_open_and_leaves_nothing() {
-    let Some(disk) = Mount::new("1m") else { return };
+    let test = "a_home_on_a_full_disk_does_not_open_and_leaves_nothing";
+    let Some(disk) = Mount::new(test, "1m") else { return };
     std::fs::write(disk.path().join("filler"), vec![b'x'; 1_000_000]).unwrap();
     let home = disk.path().join("home");
     let error = SqliteStore::open(options(&home)).unwrap_err();
@@ -106,15 +126,14 @@ async fn a_home_on_a_full_disk_does_not_open_and_leaves_nothing() {
 
 #[tokio::test]
 async fn a_read_only_disk_refuses_and_goes_on_when_it_is_writable() {
-    let Some(disk) = Mount::new("30m") else { return };
+    let test = "a_read_only_disk_refuses_and_goes_on_when_it_is_writable";
+    let Some(disk) = Mount::new(test, "30m") else { return };
     let home = disk.path().join("home");
     let store = open(&home);
     store.submit(admit(&key("s"), 1, "x")).await.unwrap();
     drop(store);
     // A file that is open for writing keeps a disk writable, so it is made so while none is.
-    if !disk.remount("ro") {
-        return;
-    }
+    assert!(disk.remount("ro"));
     let error = SqliteStore::open(options(&home)).unwrap_err();
     assert_eq!(error.kind, StorageErrorKind::Unavailable, "{error}");
     assert!(disk.remount("rw"));
@@ -256,6 +275,46 @@ async fn a_bad_row_is_named_and_concerns_nothing_else() {
         raw.execute("UPDATE inputs SET status = 'lost' WHERE request_id = 'r-1'", []).unwrap(),
         5
     );
-    let error = store.inputs(&key("good"), None, 10).await.unwrap_err();
+    let error = store.inputs(&key("good"), None, None, 10).await.unwrap_err();
     assert!(error.message.contains("the word \"lost\" is not known"), "{error}");
+}
+
+/// However large a database is, a start does not go on with a damaged one for long: what it did not
+/// look at in time is looked at behind it (P13).
+#[tokio::test]
+async fn damage_that_the_start_did_not_see_is_found_and_stops_writing() {
+    let home = tempfile::tempdir().unwrap();
+    let store = open(home.path());
+    for n in 0..64 {
+        store.submit(admit(&key("s"), n, &"x".repeat(100_000))).await.unwrap();
+    }
+    let path = store.path().to_owned();
+    drop(store);
+    let mut damaged = std::fs::read(&path).unwrap();
+    // Pages in the middle of a long text: reading the texts around does not meet them.
+    let middle = damaged.len() / 2 / 4_096 * 4_096;
+    damaged[middle..middle + 4_096].fill(0x5a);
+    std::fs::write(&path, &damaged).unwrap();
+
+    let never = std::time::Duration::ZERO;
+    let mut hurried = options(home.path());
+    hurried.check_for = never;
+    let store = SqliteStore::open(hurried).unwrap();
+    let begun = std::time::Instant::now();
+    let error = loop {
+        match store.submit(admit(&key("other"), 1, "x")).await {
+            Ok(_) => assert!(begun.elapsed().as_secs() < 60, "the damage is never found"),
+            Err(OpError::Storage(error)) => break error,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(error.kind, StorageErrorKind::Corrupt, "{error}");
+    assert!(error.message.contains("is damaged"), "{error}");
+    // What can be read, can be read; and a start that has the time refuses.
+    assert!(store.session(&key("s")).await.unwrap().is_some());
+    drop(store);
+    let mut patient = options(home.path());
+    patient.check_for = std::time::Duration::from_secs(60);
+    let error = SqliteStore::open(patient).unwrap_err();
+    assert_eq!(error.kind, StorageErrorKind::Corrupt, "{error}");
 }

@@ -321,6 +321,14 @@ ops! {
         /// Which.
         token_id: TokenId,
     }
+    /// Takes back that a principal allowed a tool for ever. Answers whether there was something to
+    /// take back.
+    RevokeGrant(|_| true) -> Bool(bool) {
+        /// Whose.
+        principal: Principal,
+        /// The tool's name.
+        tool: String,
+    }
     /// Forgets what is kept for `limits::RECEIPT_DAYS` only. Answers how many sessions.
     Prune(|_| false) -> Count(u64) {
         /// Tombstones, and nodes that ended, older than this go.

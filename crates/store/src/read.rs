@@ -125,11 +125,13 @@ pub trait Read: Send + Sync + 'static {
         key: &SessionKey,
         request: &RequestId,
     ) -> Result<Option<Input>>;
-    /// Inputs of a session: those that wait in queue order, others by acceptance; at most `limit`.
+    /// Inputs of a session: those that wait in queue order, others by acceptance; at most `limit`,
+    /// from behind the place of `after`, one of this session's inputs whatever became of it.
     async fn inputs(
         &self,
         key: &SessionKey,
         status: Option<InputStatus>,
+        after: Option<&InputId>,
         limit: u32,
     ) -> Result<Vec<Input>>;
 
@@ -158,15 +160,17 @@ pub trait Read: Send + Sync + 'static {
     async fn call(&self, id: &CallId) -> Result<Option<ToolCall>>;
     /// One prompt and the call that it is about.
     async fn prompt(&self, id: &PromptId) -> Result<Option<(Prompt, Option<ToolCall>)>>;
-    /// Prompts of a session in a state, oldest first, at most `limit`.
+    /// Prompts of a session in a state, oldest first, at most `limit`, from behind the place of
+    /// `after`, one of this session's prompts whatever became of it.
     async fn prompts(
         &self,
         key: &SessionKey,
         state: PromptState,
+        after: Option<&PromptId>,
         limit: u32,
     ) -> Result<Vec<(Prompt, Option<ToolCall>)>>;
-    /// Whether the principal allowed a tool for ever.
-    async fn granted(&self, principal: &Principal, tool: &str) -> Result<bool>;
+    /// The tools that a principal allowed for ever, in the order of their names.
+    async fn grants(&self, principal: &Principal) -> Result<Vec<String>>;
 
     /// Sessions that have an unfinished run or a waiting input, at most `limit`, in the order of
     /// their last change (oldest first).

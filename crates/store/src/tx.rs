@@ -72,10 +72,10 @@ pub trait Tx {
     fn put_prompt(&mut self, row: &Prompt) -> Result<()>;
     /// The open prompts of a run.
     fn open_prompts(&mut self, run: &RunId) -> Result<Vec<Prompt>>;
-    /// Whether the principal allowed a tool for ever.
-    fn granted(&mut self, principal: &Principal, tool: &str) -> Result<bool>;
     /// Allows a tool for ever.
     fn put_grant(&mut self, principal: &Principal, tool: &str) -> Result<()>;
+    /// Takes that back. Returns whether there was something to take back.
+    fn remove_grant(&mut self, principal: &Principal, tool: &str) -> Result<bool>;
 
     /// The node of an id.
     fn node(&mut self, id: &NodeId) -> Result<Option<Node>>;

@@ -224,14 +224,23 @@ impl Client for HttpClient {
     }
 
     async fn inputs(&self, session: &str, status: Option<&str>) -> Result<Vec<Input>> {
-        let mut query = vec![("limit", super::PAGE.to_string())];
-        query.extend(status.map(|status| ("status", status.to_owned())));
         #[derive(serde::Deserialize)]
         struct Inputs {
             data: Vec<Input>,
+            has_more: bool,
         }
-        let page: Inputs = self.get(&["v1", "sessions", session, "inputs"], &query).await?;
-        Ok(page.data)
+        let mut inputs: Vec<Input> = Vec::new();
+        loop {
+            let mut query = vec![("limit", super::PAGE.to_string())];
+            query.extend(status.map(|status| ("status", status.to_owned())));
+            query.extend(inputs.last().map(|last| ("after", last.receipt.input_id.clone())));
+            let page: Inputs = self.get(&["v1", "sessions", session, "inputs"], &query).await?;
+            let is_last = !page.has_more || page.data.is_empty();
+            inputs.extend(page.data);
+            if is_last {
+                return Ok(inputs);
+            }
+        }
     }
 
     async fn feed(&self, session: &str, after: Option<u64>, viewer: bool) -> Result<Box<dyn Feed>> {

@@ -27,6 +27,8 @@ async fn help_says_what_each_command_does() {
         &["token", "create", "--help"],
         &["token", "list", "--help"],
         &["token", "revoke", "--help"],
+        &["grant", "list", "--help"],
+        &["grant", "revoke", "--help"],
     ];
     let mut all = String::new();
     for words in commands {

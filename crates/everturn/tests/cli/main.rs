@@ -8,6 +8,7 @@
 mod chat;
 mod config;
 mod doctor;
+mod grant;
 mod help;
 mod run;
 mod serve;

@@ -1,16 +1,17 @@
 //! Log-ins of the page, and tokens.
 
 use axum::Json as JsonReply;
-use axum::extract::State;
+use axum::extract::{RawPathParams, State};
 use axum::response::IntoResponse;
 use everturn_api::Code;
+use everturn_api::page::Page;
 use everturn_core::{Principal, Timestamp, TokenId};
 use everturn_store::rows::Token;
 use http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::access::{Admin, Scope, new_token};
+use crate::access::{Admin, Approver, Reader, Scope, new_token};
 use crate::extract::{Id, Json};
 use crate::problem::{Answer, Refused};
 use crate::state::Server;
@@ -197,4 +198,41 @@ pub(super) async fn revoke_token(
         return Ok(StatusCode::NO_CONTENT);
     }
     Err(Refused::new(Code::NotFound, format!("there is no token {id}")))
+}
+
+/// A tool that the caller allowed for ever, by answering `always`.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Grant {
+    /// The tool's name.
+    tool: String,
+}
+
+/// Tools that the caller allowed for ever
+#[utoipa::path(get, path = "/v1/grants", tag = "access",
+    responses((status = 200, body = Page<Grant>)))]
+pub(super) async fn list_grants(
+    State(server): State<Server>,
+    Reader(caller): Reader,
+) -> Answer<JsonReply<Page<Grant>>> {
+    let tools = server.engine().read().grants(&caller.principal).await?;
+    let data = tools.into_iter().map(|tool| Grant { tool }).collect();
+    Ok(JsonReply(Page { data, has_more: false }))
+}
+
+/// Takes a lasting permission back: the tool asks again
+#[utoipa::path(delete, path = "/v1/grants/{tool}", tag = "access",
+    params(("tool" = String, Path, description = "The tool's name")),
+    responses((status = 204, description = "It asks again")))]
+pub(super) async fn revoke_grant(
+    State(server): State<Server>,
+    Approver(caller): Approver,
+    params: RawPathParams,
+) -> Answer<StatusCode> {
+    let (_, tool) = params.iter().next().unwrap_or_default();
+    let tool = tool.to_owned();
+    if server.engine().revoke_grant(caller.principal, tool.clone()).await? {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    Err(Refused::new(Code::NotFound, format!("{tool:?} was not allowed for ever"))
+        .hint("GET /v1/grants lists what was"))
 }

@@ -11,7 +11,7 @@ use everturn_core::{InputId, InputStatus, Principal, SessionId, limits};
 
 use super::{key, require_not_deleted};
 use crate::access::{Controller, Reader};
-use crate::extract::{Id, Query};
+use crate::extract::{Id, Query, id};
 use crate::problem::{Answer, Refused};
 use crate::state::Server;
 use crate::wire;
@@ -21,6 +21,7 @@ use crate::wire;
     params(
         ("id" = String, Path, description = "Session id"),
         ("status" = Option<String>, Query, description = "`queued`, `started`, `terminal`"),
+        ("after" = Option<String>, Query, description = "Go on behind this input, the last one of the page before"),
         ("limit" = Option<u32>, Query, description = "Rows, 1 to 500; 50 if absent"),
     ),
     responses((status = 200, body = Page<Input>)))]
@@ -39,14 +40,28 @@ pub(super) async fn list(
                 .ok_or_else(|| Refused::field("status", "must be queued, started or terminal"))?,
         ),
     };
+    let after = query.one("after")?.map(|text| id::<InputId>(&text)).transpose()?;
     query.finish()?;
     let key = key(&caller.principal, session);
     require_not_deleted(&server, &key).await?;
-    let mut rows = server.engine().read().inputs(&key, status, limit + 1).await?;
+    let read = server.engine().read();
+    if let Some(after) = &after
+        && read.input(after).await?.is_none_or(|(input, _)| input.session_key() != key)
+    {
+        let fault = format!("after: {after} is no input of this session");
+        return Err(Refused::new(Code::BadCursor, fault));
+    }
+    let mut rows = read.inputs(&key, status, after.as_ref(), limit + 1).await?;
     let has_more = rows.len() > limit as usize;
     rows.truncate(limit as usize);
-    // What waits comes in the order in which it runs.
-    let mut waiting = 0;
+    // What waits comes in the order in which it runs; a later page begins somewhere in the queue.
+    let mut waiting = match rows.iter().find(|input| input.status == InputStatus::Queued) {
+        Some(first) if after.is_some() => {
+            let place = read.input(&first.id).await?.and_then(|(_, position)| position);
+            place.map_or(0, |position| position.saturating_sub(1))
+        }
+        _ => 0,
+    };
     let data = rows
         .iter()
         .map(|input| {

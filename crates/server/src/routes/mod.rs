@@ -96,6 +96,8 @@ fn routes() -> OpenApiRouter<Server> {
         .routes(routes!(access::log_out))
         .routes(routes!(access::list_tokens, access::create_token))
         .routes(routes!(access::revoke_token))
+        .routes(routes!(access::list_grants))
+        .routes(routes!(access::revoke_grant))
         .routes(routes!(operation::info))
         .routes(routes!(operation::healthz))
         .routes(routes!(operation::readyz))

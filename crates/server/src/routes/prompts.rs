@@ -10,7 +10,7 @@ use everturn_core::{Choice, PromptId, PromptState, SessionId, limits};
 
 use super::{key, require_not_deleted};
 use crate::access::{Approver, Reader};
-use crate::extract::{Id, Json, Query};
+use crate::extract::{self, Id, Json, Query};
 use crate::problem::{Answer, Refused};
 use crate::state::Server;
 
@@ -19,6 +19,7 @@ use crate::state::Server;
     params(
         ("id" = String, Path, description = "Session id"),
         ("state" = Option<String>, Query, description = "`open` (if absent), `settled`, `expired`, `withdrawn`"),
+        ("after" = Option<String>, Query, description = "Go on behind this prompt, the last one of the page before"),
         ("limit" = Option<u32>, Query, description = "Rows, 1 to 500; 50 if absent"),
     ),
     responses((status = 200, body = Page<Prompt>)))]
@@ -36,10 +37,22 @@ pub(super) async fn list(
             Refused::field("state", "must be open, settled, expired or withdrawn")
         })?,
     };
+    let after = query.one("after")?.map(|text| extract::id::<PromptId>(&text)).transpose()?;
     query.finish()?;
     let key = key(&caller.principal, session);
     require_not_deleted(&server, &key).await?;
-    let mut rows = server.engine().read().prompts(&key, state, limit + 1).await?;
+    let read = server.engine().read();
+    if let Some(after) = &after {
+        let known = read.prompt(after).await?;
+        let is_here = known.is_some_and(|(prompt, _)| {
+            prompt.principal == key.principal && prompt.session_id == key.id
+        });
+        if !is_here {
+            let fault = format!("after: {after} is no prompt of this session");
+            return Err(Refused::new(Code::BadCursor, fault));
+        }
+    }
+    let mut rows = read.prompts(&key, state, after.as_ref(), limit + 1).await?;
     let has_more = rows.len() > limit as usize;
     rows.truncate(limit as usize);
     let data = rows.iter().map(|(prompt, call)| Prompt::new(prompt, call.as_ref())).collect();

@@ -204,6 +204,12 @@ pub(super) async fn change(
     if let Some(map) = &body.metadata {
         read_metadata(map)?;
     }
+    let Some(revision) = body.expected_revision else {
+        let refused = Refused::field("expected_revision", "is needed");
+        return Err(
+            refused.hint("it is the `revision` of the session that the change was made for")
+        );
+    };
     server.disk().require_space()?;
     let patch = SessionPatch {
         title: body.title,
@@ -213,7 +219,7 @@ pub(super) async fn change(
         metadata: body.metadata,
     };
     let key = key(&caller.principal, session);
-    server.engine().patch_session(key.clone(), body.expected_revision, patch).await?;
+    server.engine().patch_session(key.clone(), Some(revision), patch).await?;
     shown(&server, &key).await.map(JsonReply)
 }
 

@@ -6,6 +6,7 @@
 mod frame;
 mod many;
 mod one;
+mod pace;
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -25,6 +26,7 @@ use crate::state::Server;
 use crate::streams::Slot;
 pub(crate) use many::Many;
 pub(crate) use one::One;
+pub(crate) use pace::Pace;
 
 /// Bytes written at once, about.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -52,6 +54,9 @@ struct Writer<F> {
     checked_at: Instant,
     failures: u32,
     has_ended: bool,
+    step: pace::Step,
+    /// Until then it gathers.
+    gathers_until: tokio::time::Instant,
     _slot: Slot,
 }
 
@@ -64,6 +69,13 @@ impl<F: Feed> Writer<F> {
         }
         if self.has_ended {
             return None;
+        }
+        if self.gathers_until > tokio::time::Instant::now() {
+            self.timer.as_mut().reset(self.gathers_until);
+            tokio::select! {
+                () = &mut self.timer => {}
+                () = self.server.stopping().cancelled() => {}
+            }
         }
         self.timer.as_mut().reset(tokio::time::Instant::now() + heartbeat);
         let mut out = BytesMut::new();
@@ -86,6 +98,8 @@ impl<F: Feed> Writer<F> {
                         if self.has_ended && out.is_empty() {
                             return None;
                         }
+                        let wait = self.server.pace().wrote(&mut self.step, out.len());
+                        self.gathers_until = tokio::time::Instant::now() + wait;
                     }
                     Err(error) => {
                         self.failures += 1;
@@ -127,6 +141,8 @@ pub(crate) fn response<F: Feed>(
         checked_at: Instant::now(),
         failures: 0,
         has_ended: false,
+        step: pace::Step::default(),
+        gathers_until: tokio::time::Instant::now(),
         _slot: slot,
     };
     let chunks = futures::stream::unfold(writer, async |mut writer| {

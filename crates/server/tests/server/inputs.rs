@@ -86,6 +86,19 @@ async fn the_queue_is_listed_and_an_input_that_waits_is_withdrawn(world: World) 
     assert_eq!(positions, [1, 2, 3]);
     let page = world.get("/v1/sessions/s/inputs?status=queued&limit=2").await.ok();
     assert_eq!((page["data"].as_array().unwrap().len(), &page["has_more"]), (2, &json!(true)));
+    // The next page goes on behind the last row, with the places that the rows have.
+    let next = format!("/v1/sessions/s/inputs?status=queued&limit=2&after={}", waiting[1]);
+    let page = world.get(&next).await.ok();
+    assert_eq!((page["data"].as_array().unwrap().len(), &page["has_more"]), (1, &json!(false)));
+    assert_eq!(
+        (&page["data"][0]["input_id"], &page["data"][0]["position"]),
+        (&json!(waiting[2]), &json!(3))
+    );
+    let elsewhere = world.say("t", "say elsewhere").await;
+    for after in [elsewhere["input_id"].as_str().unwrap(), "inp_nobody"] {
+        let path = format!("/v1/sessions/s/inputs?after={after}");
+        assert_eq!(world.get(&path).await.refusal(), (400, "bad_cursor".to_owned()));
+    }
 
     let withdrawn = world.delete(&format!("/v1/inputs/{}", waiting[1])).await.ok();
     assert_eq!(

@@ -98,7 +98,13 @@ async fn little_space_is_kept_for_what_was_accepted() {
     assert_eq!(fresh.refusal(), full);
     assert!(fresh.headers.contains_key("retry-after"));
     assert_eq!(world.post("/v1/sessions", json!({})).await.refusal(), full);
-    assert_eq!(world.patch("/v1/sessions/s", json!({ "title": "t" })).await.refusal(), full);
+    assert_eq!(
+        world
+            .patch("/v1/sessions/s", json!({ "title": "t", "expected_revision": 0 }))
+            .await
+            .refusal(),
+        full
+    );
     assert_eq!(world.get("/readyz").await.refusal(), full);
     let again = world.post("/v1/sessions/s/inputs", known).await.ok();
     assert_eq!(again["replayed"], true);

@@ -151,7 +151,13 @@ async fn a_deleted_session_leaves_a_tombstone(world: World) {
         assert_eq!(world.post(path, json!({})).await.refusal(), gone, "{path}");
     }
     assert_eq!(world.post("/v1/sessions", json!({ "id": "s" })).await.refusal(), gone);
-    assert_eq!(world.patch("/v1/sessions/s", json!({ "title": "t" })).await.refusal(), gone);
+    assert_eq!(
+        world
+            .patch("/v1/sessions/s", json!({ "title": "t", "expected_revision": 0 }))
+            .await
+            .refusal(),
+        gone
+    );
     assert_eq!(world.delete(&format!("/v1/inputs/{input}")).await.refusal(), gone);
     let fresh = world.post("/v1/sessions/s/inputs", json!({ "text": "say more" })).await;
     assert_eq!(fresh.refusal(), gone);

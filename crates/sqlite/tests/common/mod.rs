@@ -68,5 +68,5 @@ pub fn delta(fence: &Fence, text: &str) -> Op {
 
 /// Inputs of the session `s`.
 pub async fn rows(store: &SqliteStore) -> usize {
-    store.inputs(&key("s"), None, 1_000_000).await.unwrap().len()
+    store.inputs(&key("s"), None, None, 1_000_000).await.unwrap().len()
 }

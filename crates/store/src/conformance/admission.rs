@@ -113,13 +113,25 @@ pub(super) async fn the_queue_is_in_order_of_acceptance(world: World) {
         assert_eq!(admitted.position, Some(n));
         ids.push(admitted.input.id);
     }
-    let queued = world.store.inputs(&key, Some(InputStatus::Queued), 100).await.unwrap();
+    let queued = world.store.inputs(&key, Some(InputStatus::Queued), None, 100).await.unwrap();
     assert_eq!(
         queued.iter().map(|input| &input.id).collect::<Vec<_>>(),
         ids.iter().collect::<Vec<_>>()
     );
-    let page = world.store.inputs(&key, Some(InputStatus::Queued), 3).await.unwrap();
-    assert_eq!(page.len(), 3);
+    // A page at a time, in whatever order the list is.
+    for status in [Some(InputStatus::Queued), None] {
+        let mut walked = Vec::new();
+        while let page = world.store.inputs(&key, status, walked.last(), 3).await.unwrap()
+            && !page.is_empty()
+        {
+            assert!(page.len() <= 3);
+            walked.extend(page.into_iter().map(|input| input.id));
+        }
+        assert_eq!(walked, ids);
+    }
+    let foreign = everturn_core::InputId::new("in_nobody").unwrap();
+    let none = world.store.inputs(&key, None, Some(&foreign), 3).await.unwrap();
+    assert!(none.is_empty());
     for id in &ids {
         let turn = world.turn(&key, "n1").await;
         assert_eq!(&turn.inputs[0].id, id);
@@ -142,7 +154,7 @@ pub(super) async fn an_interrupt_goes_first_and_stops_the_turn(world: World) {
     // A second one goes before the first; the rest of the queue stays.
     let more_urgent = *world.ok(admit_as(Mode::Interrupt, &key, "r-4", "at once")).await;
     assert_eq!(more_urgent.position, Some(1));
-    let queued = world.store.inputs(&key, Some(InputStatus::Queued), 100).await.unwrap();
+    let queued = world.store.inputs(&key, Some(InputStatus::Queued), None, 100).await.unwrap();
     let names: Vec<&str> = queued.iter().map(|input| input.request_id.as_str()).collect();
     assert_eq!(names, ["r-4", "r-3", "r-2"]);
 }

@@ -178,7 +178,7 @@ pub(super) async fn what_is_not_there_reads_as_nothing(world: World) {
     let window = crate::read::MessageWindow::Last;
     let (rows, more) = world.store.messages(&nobody, window, 10).await.unwrap();
     assert!(rows.is_empty() && !more);
-    assert!(world.store.inputs(&nobody, None, 10).await.unwrap().is_empty());
+    assert!(world.store.inputs(&nobody, None, None, 10).await.unwrap().is_empty());
     assert!(world.store.runs(&nobody, None, 10).await.unwrap().is_empty());
     let turn = world.turn_of(&key("s"), "r", "n1").await;
     let mut stranger = turn.run.clone();

@@ -165,7 +165,7 @@ pub(super) async fn a_continuation_goes_ahead_and_ends_its_chain(world: World) {
     assert!(signals.contains(&Signal::Queued(key.clone())));
     let input = world.input(&root).await;
     assert_eq!((input.status, input.outcome), (InputStatus::Started, None), "not yet decided");
-    let queued = world.store.inputs(&key, Some(InputStatus::Queued), 9).await.unwrap();
+    let queued = world.store.inputs(&key, Some(InputStatus::Queued), None, 9).await.unwrap();
     assert_eq!(queued.len(), 2);
     assert_eq!(queued[0].kind, InputKind::Continuation);
     assert_eq!(queued[1].id, later.input.id);
@@ -330,7 +330,7 @@ pub(super) async fn a_person_takes_a_continuations_place(world: World) {
     let turn = world.turn_of(&key, "r-1", "n1").await;
     let waiting = world.admit(&key, "r-2", "waits").await;
     interrupt(&world, &key, &turn).await;
-    let queued = world.store.inputs(&key, Some(InputStatus::Queued), 9).await.unwrap();
+    let queued = world.store.inputs(&key, Some(InputStatus::Queued), None, 9).await.unwrap();
     let continuation = queued[0].id.clone();
     // A known input is no new word.
     world.ok(admit(&key, "r-1", "do something")).await;
@@ -426,7 +426,7 @@ pub(super) async fn a_withdrawn_continuation_leaves_its_input_interrupted(world:
     let key = key("s");
     let turn = world.turn_of(&key, "r-1", "n1").await;
     interrupt(&world, &key, &turn).await;
-    let queued = world.store.inputs(&key, Some(InputStatus::Queued), 9).await.unwrap();
+    let queued = world.store.inputs(&key, Some(InputStatus::Queued), None, 9).await.unwrap();
     let cancel = CancelInput { principal: key.principal.clone(), input_id: queued[0].id.clone() };
     let withdrawn = world.ok(cancel.clone()).await;
     assert_eq!(withdrawn.outcome, Some(Outcome::Cancelled));

@@ -3,14 +3,14 @@
 
 use everturn_core::event::Record;
 use everturn_core::{
-    CallId, CallState, Choice, Effect, Permission, Prompt, PromptId, PromptKind, PromptState,
-    RunState,
+    CallId, CallState, Choice, Effect, Permission, Principal, Prompt, PromptId, PromptKind,
+    PromptState, RunState, SessionKey,
 };
 
 use super::turns::{call, finished, started};
 use super::world::{Turn, World, key, principal, step};
 use crate::error::Refusal;
-use crate::op::{AnswerPrompt, Signal, Stop};
+use crate::op::{AnswerPrompt, PatchSession, RevokeGrant, SessionPatch, Signal, Stop};
 
 /// A question with a free answer.
 pub(super) fn clarification(world: &World, turn: &Turn) -> Prompt {
@@ -62,7 +62,7 @@ pub(super) async fn an_approval_waits_for_its_answer(world: World) {
     let (read, about) = world.store.prompt(&prompt.id).await.unwrap().unwrap();
     assert_eq!(read, prompt);
     assert_eq!(about.map(|call| call.id), prompt.call_id);
-    let open = world.store.prompts(&key, PromptState::Open, 10).await.unwrap();
+    let open = world.store.prompts(&key, PromptState::Open, None, 10).await.unwrap();
     assert_eq!(open.len(), 1);
     world.take_seen();
     world.clock.pass_ms(1_000);
@@ -148,7 +148,7 @@ pub(super) async fn an_answer_must_fit_its_prompt(world: World) {
     assert_eq!(world.run_row(&turn.run.id).await.state, RunState::Waiting);
     let (read, _) = world.store.prompt(&question.id).await.unwrap().unwrap();
     assert_eq!(read.text.as_deref(), Some("the \0 second"));
-    let open = world.store.prompts(&key, PromptState::Open, 10).await.unwrap();
+    let open = world.store.prompts(&key, PromptState::Open, None, 10).await.unwrap();
     assert_eq!(open[0].0.id, approval.id);
     world.ok(answer(&approval, Some(Choice::Deny), None)).await;
     assert_eq!(world.run_row(&turn.run.id).await.state, RunState::Running);
@@ -176,7 +176,7 @@ pub(super) async fn an_end_withdraws_what_is_open(world: World) {
     let prompt = clarification(&world, &turn);
     turn.write(vec![Record::PromptOpened(prompt.clone())]).await;
     turn.complete("never mind").await;
-    let withdrawn = world.store.prompts(&key, PromptState::Withdrawn, 10).await.unwrap();
+    let withdrawn = world.store.prompts(&key, PromptState::Withdrawn, None, 10).await.unwrap();
     assert_eq!(withdrawn[0].0.id, prompt.id);
     let late = world.refused(&key, answer(&prompt, None, Some("x"))).await;
     assert_eq!(late, Refusal::Expired);
@@ -231,9 +231,33 @@ pub(super) async fn a_choice_may_last(world: World) {
     let after = world.session(&key).await;
     assert_eq!(after.policy.tools.get("shell"), Some(&Permission::Allow));
     assert_eq!(after.revision, before.revision + 1);
-    assert!(!world.store.granted(&key.principal, "shell").await.unwrap());
+    let grants = async |principal| world.store.grants(&principal).await.unwrap();
+    assert!(grants(key.principal.clone()).await.is_empty());
+    // Whoever says always means this session as well, even if it asked by a rule of its own.
+    set_rule(&world, &key, "shell", Permission::Ask).await;
+    let before = world.session(&key).await;
     world.ok(answer(&second, Some(Choice::Always), None)).await;
-    assert!(world.store.granted(&key.principal, "shell").await.unwrap());
-    assert!(!world.store.granted(&principal("bob"), "shell").await.unwrap());
-    assert!(!world.store.granted(&key.principal, "other").await.unwrap());
+    let after = world.session(&key).await;
+    assert_eq!(after.policy.tools.get("shell"), None);
+    assert_eq!(after.revision, before.revision + 1);
+    assert_eq!(grants(key.principal.clone()).await, ["shell"]);
+    assert!(grants(principal("bob")).await.is_empty());
+    // It can be taken back, by its owner, once.
+    let revoke = |principal: &Principal, tool: &str| RevokeGrant {
+        principal: principal.clone(),
+        tool: tool.to_owned(),
+    };
+    assert!(!world.ok(revoke(&principal("bob"), "shell")).await);
+    assert!(!world.ok(revoke(&key.principal, "other")).await);
+    assert!(world.ok(revoke(&key.principal, "shell")).await);
+    assert!(!world.ok(revoke(&key.principal, "shell")).await);
+    assert!(grants(key.principal.clone()).await.is_empty());
+}
+
+/// Gives a session a rule for a tool.
+async fn set_rule(world: &World, key: &SessionKey, tool: &str, rule: Permission) {
+    let tools = [(tool.to_owned(), Some(rule.into()))].into();
+    let policy = everturn_api::policy::PolicyPatch { tools: Some(tools), ..Default::default() };
+    let patch = SessionPatch { policy: Some(policy), ..SessionPatch::default() };
+    world.ok(PatchSession { key: key.clone(), expected_revision: None, patch }).await;
 }

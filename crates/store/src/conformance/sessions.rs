@@ -91,6 +91,25 @@ pub(super) async fn a_patch_merges_and_names_its_revision(world: World) {
     assert!(changed.updated_at > changed.created_at);
     let stale = PatchSession { expected_revision: Some(0), ..patch(&key, change) };
     assert_eq!(world.refused(&key, stale).await, Refusal::RevisionConflict { current: 1 });
+    // What adds up over several changes is bounded as well as each of them.
+    let rules = |from: usize, to: usize| SessionPatch {
+        policy: Some(everturn_api::policy::PolicyPatch {
+            tools: Some(
+                (from..to)
+                    .map(|n| (format!("tool-{n}"), Some(everturn_core::Permission::Ask.into())))
+                    .collect(),
+            ),
+            ..Default::default()
+        }),
+        ..SessionPatch::default()
+    };
+    let most = everturn_core::limits::POLICY_TOOLS_MAX;
+    world.ok(patch(&key, rules(0, 200))).await;
+    assert_eq!(world.ok(patch(&key, rules(100, most))).await.policy.tools.len(), most);
+    assert!(matches!(
+        world.refused(&key, patch(&key, rules(most, most + 1))).await,
+        Refusal::BadAnswer(_)
+    ));
     let huge = serde_json::json!({ "x": "y".repeat(everturn_core::limits::METADATA_BYTES_MAX) });
     let huge = SessionPatch { metadata: huge.as_object().cloned(), ..SessionPatch::default() };
     assert!(matches!(world.refused(&key, patch(&key, huge)).await, Refusal::BadAnswer(_)));
@@ -151,7 +170,7 @@ pub(super) async fn a_deletion_leaves_a_tombstone_and_nothing_else(world: World)
     assert!(world.transcript(&key).await.is_empty());
     assert!(world.store.feed(&key, 0, 10).await.unwrap().is_empty());
     assert!(world.store.prompt(&prompt.id).await.unwrap().is_none());
-    assert!(world.store.prompts(&key, PromptState::Withdrawn, 10).await.unwrap().is_empty());
+    assert!(world.store.prompts(&key, PromptState::Withdrawn, None, 10).await.unwrap().is_empty());
     let c1 = everturn_core::CallId::new("c1").unwrap();
     assert!(world.store.call(&c1).await.unwrap().is_none());
     assert!(world.store.run_calls(&turn.run.id).await.unwrap().is_empty());
@@ -422,7 +441,7 @@ pub(super) async fn receipts_are_forgotten_in_the_end(world: World) {
         let turn = world.turn_of(key, "r-1", "n1").await;
         turn.complete("x").await;
     }
-    let receipts = world.store.inputs(&old, None, 10).await.unwrap();
+    let receipts = world.store.inputs(&old, None, None, 10).await.unwrap();
     let runs = world.store.runs(&old, None, 10).await.unwrap();
     assert_eq!((receipts.len(), runs.len()), (1, 1));
     world.ok(DeleteSession { key: old.clone(), expected_generation: None }).await;
@@ -434,7 +453,7 @@ pub(super) async fn receipts_are_forgotten_in_the_end(world: World) {
     assert!(world.store.input(&receipts[0].id).await.unwrap().is_none());
     assert!(world.store.run(&runs[0].id).await.unwrap().is_none());
     assert!(world.store.tombstone(&young).await.unwrap().is_some());
-    assert_eq!(world.store.inputs(&young, None, 10).await.unwrap().len(), 1);
+    assert_eq!(world.store.inputs(&young, None, None, 10).await.unwrap().len(), 1);
     assert_eq!(world.transcript(&alive).await.len(), 2);
     assert_eq!(world.ok(Prune { before }).await, 0);
     // The id is a fresh one now, and nothing of the old shines through.

@@ -410,9 +410,9 @@ impl World {
         let mut out = String::new();
         let _ = writeln!(out, "{:#?}", store.session(key).await.unwrap());
         let _ = writeln!(out, "{:#?}", store.tombstone(key).await.unwrap());
-        let _ = writeln!(out, "{:#?}", store.inputs(key, None, u32::MAX).await.unwrap());
+        let _ = writeln!(out, "{:#?}", store.inputs(key, None, None, u32::MAX).await.unwrap());
         for status in everturn_core::InputStatus::ALL {
-            for input in store.inputs(key, Some(*status), u32::MAX).await.unwrap() {
+            for input in store.inputs(key, Some(*status), None, u32::MAX).await.unwrap() {
                 let read = store.input(&input.id).await.unwrap();
                 let _ = writeln!(out, "{status} {} {:?}", input.id, read.map(|read| read.1));
             }
@@ -424,7 +424,7 @@ impl World {
             let _ = writeln!(out, "{} events", events.len());
         }
         for state in PromptState::ALL {
-            let prompts = store.prompts(key, *state, u32::MAX).await.unwrap();
+            let prompts = store.prompts(key, *state, None, u32::MAX).await.unwrap();
             let _ = writeln!(out, "{state} {prompts:#?}");
         }
         let _ = writeln!(out, "{:#?}", store.transcript(key).await.unwrap());

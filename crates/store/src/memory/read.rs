@@ -175,15 +175,28 @@ impl Read for MemoryStore {
         &self,
         key: &SessionKey,
         status: Option<InputStatus>,
+        after: Option<&InputId>,
         limit: u32,
     ) -> Result<Vec<Input>> {
         let rows = self.rows()?;
+        let (after_key, first_no) = match after {
+            None => (i64::MIN, 0),
+            Some(id) => match rows.input_by_id.get(id).filter(|(of, _)| of == key) {
+                Some(place) => {
+                    (rows.inputs.get(place).map_or(i64::MAX, |row| row.queue_key), place.1 + 1)
+                }
+                None => return Ok(Vec::new()),
+            },
+        };
         if status == Some(InputStatus::Queued) {
-            return Ok(rows.queued(key, limit));
+            let mut waiting = rows.queued(key, u32::MAX);
+            waiting.retain(|input| input.queue_key > after_key || after.is_none());
+            waiting.truncate(limit as usize);
+            return Ok(waiting);
         }
         Ok(rows
             .inputs
-            .range((key.clone(), 0)..=(key.clone(), u64::MAX))
+            .range((key.clone(), first_no)..=(key.clone(), u64::MAX))
             .map(|(_, input)| input)
             .filter(|input| status.is_none_or(|status| input.status == status))
             .take(limit as usize)
@@ -270,22 +283,38 @@ impl Read for MemoryStore {
         &self,
         key: &SessionKey,
         state: PromptState,
+        after: Option<&PromptId>,
         limit: u32,
     ) -> Result<Vec<(Prompt, Option<ToolCall>)>> {
         let rows = self.rows()?;
+        let place = |prompt: &Prompt| (prompt.opened_at, prompt.id.clone());
+        let behind = match after {
+            None => None,
+            Some(id) => match rows.prompts.get(id) {
+                Some(prompt)
+                    if rows.prompts_of_session.contains_key(&(key.clone(), id.clone())) =>
+                {
+                    Some(place(prompt))
+                }
+                _ => return Ok(Vec::new()),
+            },
+        };
         let mut found: Vec<&Prompt> = rows
             .prompts_of_session
             .keys()
             .filter(|(of, _)| of == key)
             .filter_map(|(_, id)| rows.prompts.get(id))
             .filter(|prompt| prompt.state == state)
+            .filter(|prompt| behind.as_ref().is_none_or(|behind| place(prompt) > *behind))
             .collect();
         found.sort_by(|a, b| (a.opened_at, &a.id).cmp(&(b.opened_at, &b.id)));
         Ok(found.into_iter().take(limit as usize).map(|prompt| rows.with_call(prompt)).collect())
     }
 
-    async fn granted(&self, principal: &Principal, tool: &str) -> Result<bool> {
-        Ok(self.rows()?.grants.contains_key(&(principal.clone(), tool.to_owned())))
+    async fn grants(&self, principal: &Principal) -> Result<Vec<String>> {
+        let rows = self.rows()?;
+        let mine = rows.grants.keys().filter(|(of, _)| of == principal);
+        Ok(mine.map(|(_, tool)| tool.clone()).collect())
     }
 
     async fn work(&self, limit: u32) -> Result<Vec<Work>> {

@@ -355,13 +355,16 @@ impl Tx for RowTx<'_> {
         Ok(open)
     }
 
-    fn granted(&mut self, principal: &Principal, tool: &str) -> Result<bool> {
-        Ok(self.rows.grants.contains_key(&(principal.clone(), tool.to_owned())))
-    }
-
     fn put_grant(&mut self, principal: &Principal, tool: &str) -> Result<()> {
         self.set(|rows| &mut rows.grants, (principal.clone(), tool.to_owned()), Some(()));
         Ok(())
+    }
+
+    fn remove_grant(&mut self, principal: &Principal, tool: &str) -> Result<bool> {
+        let key = (principal.clone(), tool.to_owned());
+        let known = self.rows.grants.contains_key(&key);
+        self.set(|rows| &mut rows.grants, key, None);
+        Ok(known)
     }
 
     fn node(&mut self, id: &NodeId) -> Result<Option<Node>> {

@@ -90,6 +90,7 @@ pub fn apply(tx: &mut dyn Tx, ctx: &Ctx<'_>, op: Op) -> Result<Applied, OpError>
         Op::CreateToken(op) => Reply::Unit(tx.put_token(&op.token)?),
         Op::RevokeToken(op) => Reply::Bool(nodes::revoke_token(tx, ctx, &op)?),
         Op::TouchToken(op) => Reply::Unit(nodes::touch_token(tx, ctx, &op)?),
+        Op::RevokeGrant(op) => Reply::Bool(tx.remove_grant(&op.principal, &op.tool)?),
         Op::Prune(op) => {
             tx.prune_nodes(op.before)?;
             Reply::Count(tx.prune_tombstones(op.before)?)

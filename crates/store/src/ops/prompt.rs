@@ -54,7 +54,14 @@ pub(super) fn answer(
                 session.policy.tools.insert(call.name.clone(), Permission::Allow);
                 session.revision += 1;
             }
-            Some(Choice::Always) => tx.put_grant(&session.principal, &call.name)?,
+            Some(Choice::Always) => {
+                tx.put_grant(&session.principal, &call.name)?;
+                // Whoever says so here means this session as well, which may ask by a rule of its own.
+                if session.policy.tools.get(&call.name) == Some(&Permission::Ask) {
+                    session.policy.tools.remove(&call.name);
+                    session.revision += 1;
+                }
+            }
             Some(Choice::Once | Choice::Deny) | None => {}
         }
     }

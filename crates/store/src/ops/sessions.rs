@@ -91,6 +91,10 @@ pub(super) fn patch(
     }
     if let Some(policy) = patch.policy {
         policy.apply(&mut session.policy);
+        if session.policy.tools.len() > limits::POLICY_TOOLS_MAX {
+            let fault = "the merged policy has rules for more than 256 tools";
+            return Err(Refusal::BadAnswer(fault).into());
+        }
     }
     if let Some(changes) = patch.metadata {
         let mut metadata: serde_json::Map<String, serde_json::Value> = session

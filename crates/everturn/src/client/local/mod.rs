@@ -251,7 +251,18 @@ impl Client for LocalClient {
         let key = self.key(session)?;
         self.view(&key).await?;
         let status = status.and_then(InputStatus::parse);
-        let rows = self.store.inputs(&key, status, limits::PAGE_ROWS_MAX).await?;
+        // All of them, a page at a time: the queue is bounded, and so is each answer.
+        let mut rows: Vec<core::Input> = Vec::new();
+        loop {
+            let last = rows.last().map(|row| row.id.clone());
+            let limit = limits::PAGE_ROWS_MAX;
+            let page = self.store.inputs(&key, status, last.as_ref(), limit).await?;
+            let is_last = page.len() < limit as usize;
+            rows.extend(page);
+            if is_last {
+                break;
+            }
+        }
         let place = |index: usize, input: &core::Input| {
             let index = u32::try_from(index + 1).ok();
             index.filter(|_| input.status == InputStatus::Queued)
