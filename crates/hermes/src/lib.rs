@@ -14,4 +14,4 @@ mod object;
 mod time;
 
 pub use error::Error;
-pub use run::{Exporter, Importer, RunEvent, RunItem};
+pub use run::{Exporter, Importer, RunEvent, RunItem, Sealed};

@@ -164,7 +164,7 @@ impl<W: Write> Exporter<W> {
                 // Under its own name it would tell an end that the run did not have.
                 Some(their) if is_terminal(their) => plain(name, name, body),
                 Some(their) if their.trim() == their && !their.is_empty() => {
-                    plain(their, name, body)
+                    foreign(their, name, body)
                 }
                 _ if name.contains('.') && name.trim() == name => plain(name, name, body),
                 _ => whole(MISSING, json!({})),
@@ -258,9 +258,25 @@ fn plain(their: &str, name: &str, body: &str) -> Theirs {
     Theirs::new(their, payload)
 }
 
+/// A foreign event, whose payload is a field of its body.
+fn foreign(their: &str, name: &str, body: &str) -> Theirs {
+    let [payload] = members(body, ["payload"]).unwrap_or_default();
+    let payload = payload.map(RawValue::get).filter(|payload| has_no_mark(payload));
+    match payload {
+        // The importer would make the same of it without a mark.
+        Some(payload)
+            if ours(their).as_deref() == Some(name)
+                && body == format!("{{\"payload\":{payload}}}") =>
+        {
+            Theirs::new(their, payload.to_owned())
+        }
+        _ => Theirs::new(their, mark_whole(name, body, payload.unwrap_or("{}"))),
+    }
+}
+
 /// A foreign event whose name is not one of ours.
 fn other(name: &str, body: &str) -> Theirs {
-    let [event, payload] = members(body, ["event", "payload"]).unwrap_or_default();
+    let [event, payload] = members(body, ["name", "payload"]).unwrap_or_default();
     match (text(event), payload) {
         (Some(event), Some(payload)) if !event.is_empty() && event.trim() == event => {
             let theirs = Some(payload.get()).filter(|payload| has_no_mark(payload));
