@@ -13,6 +13,7 @@ mod feed;
 mod interruptions;
 mod nodes;
 mod prompts;
+mod retention;
 mod sessions;
 mod turns;
 mod world;
@@ -151,6 +152,17 @@ cases! {
         what_is_not_there_reads_as_nothing,
         numbers_are_reserved_ahead,
         inputs_in_any_mode_say_how_they_came,
+    }
+    retention {
+        each_range_becomes_one_snapshot,
+        a_feed_explains_every_number,
+        every_cursor_is_answered_with_the_rest,
+        pruning_again_or_from_everywhere_changes_nothing,
+        what_is_not_over_keeps_its_events,
+        a_deleted_session_is_passed_over,
+        a_long_range_grows_over_many_transactions,
+        a_snapshot_is_of_bounded_size,
+        many_runs_are_gone_through_in_the_order_of_their_ends,
     }
     sessions {
         a_session_is_read_back_whole,

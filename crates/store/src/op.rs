@@ -7,7 +7,7 @@ use everturn_core::digest::Digest;
 use everturn_core::event::{EventHead, Record};
 use everturn_core::{
     Choice, Content, Evidence, Input, InputId, Mode, NodeId, Policy, Principal, Prompt, PromptId,
-    RequestId, Run, RunId, Session, SessionId, SessionKey, TokenId,
+    RequestId, Run, RunId, Session, SessionId, SessionKey, Timestamp, TokenId,
 };
 
 use crate::error::{OpError, StorageError, StorageErrorKind};
@@ -326,6 +326,24 @@ ops! {
         /// Tombstones, and nodes that ended, older than this go.
         before: everturn_core::Timestamp,
     }
+    /// Puts one snapshot in the place of each range of token events, in runs that ended long ago:
+    /// some of them, within `limits::PRUNE_ROWS`, `PRUNE_BYTES` and `PRUNE_RUNS`. Repeated with the
+    /// place that it answers until there is no more; any node may do it at any time.
+    PruneEvents(|_| false) -> Pruned(Pruned) {
+        /// Runs that ended before this.
+        before: Timestamp,
+        /// Runs behind this place; `None`: from the one that ended first.
+        after: Option<EndedRun>,
+    }
+}
+
+/// The place of a run in the order of ends.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EndedRun {
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// Which.
+    pub id: RunId,
 }
 
 /// What changes in a session. `None` leaves a field as it is.
@@ -425,6 +443,21 @@ pub struct Interrupted {
     pub decision: Option<everturn_core::recovery::Decision>,
 }
 
+/// What pruning token events answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Token events that were there one by one and are not any more.
+    pub events: u64,
+    /// Snapshots that stand in their place (those that only grew included).
+    pub snapshots: u64,
+    /// Rows that were read.
+    pub rows: u64,
+    /// Where to go on.
+    pub after: Option<EndedRun>,
+    /// Whether there may be more.
+    pub more: bool,
+}
+
 /// What a person's decision answers.
 #[derive(Debug, Clone)]
 pub struct Decided {
@@ -448,6 +481,7 @@ pub enum Reply {
     Claimed(Box<Claimed>),
     Written(Written),
     Interrupted(Interrupted),
+    Pruned(Pruned),
     Decided(Box<Decided>),
     Run(Box<Run>),
     Prompt(Box<Prompt>),

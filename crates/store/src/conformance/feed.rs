@@ -97,7 +97,7 @@ pub(super) async fn the_sink_is_told_before_the_caller(world: World) {
 }
 
 /// Waits for all of some futures, in one task.
-async fn futures_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+pub(super) async fn futures_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
     let mut done: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {

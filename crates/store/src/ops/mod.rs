@@ -11,6 +11,7 @@ mod interrupt;
 mod journal;
 mod nodes;
 mod prompt;
+mod retention;
 mod sessions;
 mod write;
 
@@ -94,6 +95,7 @@ pub fn apply(tx: &mut dyn Tx, ctx: &Ctx<'_>, op: Op) -> Result<Applied, OpError>
             tx.prune_nodes(op.before)?;
             Reply::Count(tx.prune_tombstones(op.before)?)
         }
+        Op::PruneEvents(op) => Reply::Pruned(retention::prune(tx, op)?),
     };
     let (committed, must_sync) = journal.finish();
     Ok(Applied { reply, committed, must_sync })
