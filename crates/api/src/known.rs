@@ -94,6 +94,28 @@ fn fields(name: &str, body: &str) -> Result<Vec<String>, String> {
         .map_err(|error| format!("the body of {name}: {error}"))
 }
 
+/// Names of the events of a run whose fields every reader may rely on. Others may come later, and
+/// from elsewhere; a reader must ignore them, whatever fields they have.
+pub const NAMES: [&str; 17] = [
+    "run.started",
+    "text.delta",
+    "reasoning.delta",
+    "tool.intended",
+    "tool.output",
+    "tool.finished",
+    "prompt.opened",
+    "prompt.settled",
+    "steer.taken",
+    "usage",
+    "run.handed_over",
+    "text.snapshot",
+    "run.completed",
+    "run.failed",
+    "run.cancelled",
+    "run.interrupted",
+    "malformed",
+];
+
 fn tells(name: &str, body: &str) -> Result<Known, String> {
     #[derive(Deserialize)]
     struct Text {

@@ -10,6 +10,7 @@
 mod admission;
 mod claims;
 mod feed;
+mod imports;
 mod interruptions;
 mod nodes;
 mod prompts;
@@ -179,6 +180,13 @@ cases! {
         receipts_are_forgotten_in_the_end,
         an_input_is_withdrawn_by_its_sender,
         viewers_are_known_by_node,
+    }
+    imports {
+        an_imported_run_reads_like_any_other,
+        an_import_is_known_again,
+        an_import_collides_with_nothing,
+        an_import_is_whole_or_not_there,
+        an_imported_ending_is_only_told,
     }
     nodes {
         nodes_come_and_go,

@@ -1,6 +1,6 @@
 //! Everything that can be asked of a store's writer, and what it answers.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use everturn_core::digest::Digest;
@@ -262,6 +262,24 @@ ops! {
         /// Whether a viewer who may submit is attached.
         viewed: bool,
     }
+    /// Takes a run in that happened elsewhere, whole or not at all, and once: its identity is
+    /// (principal, session, run id there), and its digest that of its events. It gets an id of ours,
+    /// so that it can collide with nothing; it is never claimed, continued or shown to a model but
+    /// for its text, which becomes a message.
+    ImportRun(|_| true) -> Imported(Box<Imported>) {
+        /// Which session takes it in. One that nobody has seen is created.
+        key: SessionKey,
+        /// What the run is called where it comes from.
+        source: RunId,
+        /// Digest of its events, see [`everturn_core::digest::JournalDigest`].
+        digest: Digest,
+        /// Its events in order, the last one being its terminal event and no other.
+        events: ForeignEvents,
+        /// Who imports it.
+        node: NodeId,
+        /// Sessions that the principal may have.
+        sessions_max: u64,
+    }
     /// Decides about an interrupted turn, by a person.
     Decide(|_| true) -> Decided(Box<Decided>) {
         /// Which session.
@@ -344,6 +362,55 @@ pub struct EndedRun {
     pub ended_at: Timestamp,
     /// Which.
     pub id: RunId,
+}
+
+/// One event of a run that happened elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignEvent {
+    /// When it was recorded there.
+    pub at: Timestamp,
+    /// Name, as ours are: `a-z`, dots and underscores.
+    pub name: String,
+    /// A JSON object that readers can take for the body of an event of this name.
+    pub body: String,
+}
+
+/// Events that are pulled one by one while they are stored, so that a long run takes no memory. They
+/// can be pulled once: a clone shares them.
+#[derive(Clone)]
+pub struct ForeignEvents(Arc<Mutex<Pulled>>);
+
+type Pulled = Box<dyn Iterator<Item = Result<ForeignEvent, String>> + Send>;
+
+impl ForeignEvents {
+    /// From anything that gives them in order. An error says why no more can be had, in words; then
+    /// nothing is imported. Giving one must not wait for anything but a file.
+    pub fn new(
+        events: impl Iterator<Item = Result<ForeignEvent, String>> + Send + 'static,
+    ) -> Self {
+        Self(Arc::new(Mutex::new(Box::new(events))))
+    }
+
+    pub(crate) fn pull(&self) -> Option<Result<ForeignEvent, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).next()
+    }
+}
+
+impl std::fmt::Debug for ForeignEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ForeignEvents").finish_non_exhaustive()
+    }
+}
+
+/// What an import answers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Imported {
+    /// The record of the import.
+    pub input: Input,
+    /// The run as it is here.
+    pub run: Run,
+    /// Whether it was here already; then nothing changed.
+    pub replayed: bool,
 }
 
 /// What changes in a session. `None` leaves a field as it is.
@@ -482,6 +549,7 @@ pub enum Reply {
     Written(Written),
     Interrupted(Interrupted),
     Pruned(Pruned),
+    Imported(Box<Imported>),
     Decided(Box<Decided>),
     Run(Box<Run>),
     Prompt(Box<Prompt>),
