@@ -66,6 +66,13 @@ fn text_is_tokens_and_nothing_else() {
     let (record, payload) =
         exported("text.snapshot", &json!({ "from": 1, "to": 9, "text": "abc" }));
     assert_eq!((record.event.as_str(), payload), ("token", json!({ "text": "abc" })));
+    let reasoning = json!({ "from": 1, "to": 9, "text": "", "reasoning": "hm" });
+    let (record, payload) = exported("text.snapshot", &reasoning);
+    assert_eq!((record.event.as_str(), payload), ("reasoning", json!({ "text": "hm" })));
+    let output = json!({ "from": 1, "to": 9, "text": "", "call_id": "c", "output": "x" });
+    let (record, payload) = exported("text.snapshot", &output);
+    let expected = ("tool.output", json!({ "call_id": "c", "text": "x" }));
+    assert_eq!((record.event.as_str(), payload), expected);
 }
 
 #[test]

@@ -47,6 +47,8 @@ fn describe() {
     );
     describe_counter!("everturn_inputs_total", "Inputs accepted");
     describe_counter!("everturn_interruptions_total", "Interruptions recorded");
+    describe_counter!("everturn_events_pruned_total", "Token events pruned");
+    describe_counter!("everturn_prune_failures_total", "Tries to prune that failed");
     describe_gauge!("everturn_connections", "Open connections");
     describe_gauge!("everturn_streams", "Open streams");
     describe_gauge!("everturn_turns", "Turns that run in this process");

@@ -54,6 +54,10 @@ pub(crate) struct Said {
     #[serde(default)]
     pub(crate) call_id: Option<String>,
     #[serde(default)]
+    pub(crate) reasoning: Option<String>,
+    #[serde(default)]
+    pub(crate) output: Option<String>,
+    #[serde(default)]
     pub(crate) prompt: Option<Prompt>,
     #[serde(default)]
     pub(crate) message: Option<Message>,

@@ -314,6 +314,22 @@ fn detail(event: &Event) -> String {
                 format!("{} {} {answer}{}", prompt.id, prompt.state, by.unwrap_or_default())
             })
         }
+        "text.snapshot" => {
+            let (what, text) = match (&said.reasoning, &said.output) {
+                (Some(text), _) => ("reasoning.delta", text.as_str()),
+                (None, Some(text)) => ("tool.output", text.as_str()),
+                (None, None) => ("text.delta", said.text.as_deref().unwrap_or_default()),
+            };
+            // Other events have other things under these names.
+            #[derive(serde::Deserialize)]
+            struct Range {
+                from: u64,
+                to: u64,
+            }
+            let range = serde_json::from_str::<Range>(&event.raw);
+            let count = range.map_or(1, |range| range.to.saturating_sub(range.from) + 1);
+            format!("{what} x {count}: {} characters", text.chars().count())
+        }
         "run.failed" => said.error.as_ref().map_or_else(String::new, |error| error.code.clone()),
         "run.interrupted" => said.cause.clone().unwrap_or_default(),
         "run.cancelled" => said.by.as_deref().map(|by| format!("by {by}")).unwrap_or_default(),
@@ -352,6 +368,19 @@ mod tests {
         assert_eq!((session.as_str(), generation), ("a.b", 7));
         for bad in ["", "a", "a:", "a:x", "../x:1", ":1"] {
             assert_eq!(Target::parse(bad).err().unwrap().code, "usage", "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_pruned_range_is_told_like_its_pieces() {
+        for (rest, shown) in [
+            (r#""text":"Hello""#, "text.delta x 4: 5 characters"),
+            (r#""text":"","reasoning":"hm""#, "reasoning.delta x 4: 2 characters"),
+            (r#""text":"","call_id":"c","output":"abc""#, "tool.output x 4: 3 characters"),
+        ] {
+            let raw =
+                format!(r#"{{"event":"text.snapshot","seq":5,"from":2,"to":5,"at":"",{rest}}}"#);
+            assert_eq!(detail(&Event::parse(&raw).unwrap()), shown);
         }
     }
 

@@ -140,7 +140,10 @@ impl<W: Write> Exporter<W> {
         match name {
             "text.delta" => plain("token", name, body),
             "reasoning.delta" => plain("reasoning", name, body),
-            "text.snapshot" => whole("token", json!({ "text": text_of(body, "text") })),
+            "text.snapshot" => {
+                let (their, payload) = snapshot(body);
+                whole(their, payload)
+            }
             "tool.intended" => whole("tool", tool(body, false)),
             "tool.finished" => whole("tool_complete", tool(body, true)),
             "prompt.opened" => {
@@ -297,6 +300,17 @@ fn malformed_record(error: &str) -> Theirs {
 
 fn text_of(object: &str, name: &'static str) -> Option<String> {
     members(object, [name]).and_then(|[member]| text(member))
+}
+
+/// All of the text of a range of pieces that was pruned, as one piece.
+fn snapshot(body: &str) -> (&'static str, Value) {
+    if let Some(text) = text_of(body, "reasoning") {
+        return ("reasoning", json!({ "text": text }));
+    }
+    match text_of(body, "output") {
+        Some(text) => ("tool.output", json!({ "call_id": text_of(body, "call_id"), "text": text })),
+        None => ("token", json!({ "text": text_of(body, "text") })),
+    }
 }
 
 /// A tool's call that began or ended.

@@ -36,6 +36,7 @@ mod operation;
 mod page;
 mod prompts;
 mod puppet;
+mod retention;
 mod sessions;
 mod sse;
 mod virtually;

@@ -75,7 +75,12 @@ pub fn apply(tx: &mut dyn Tx, ctx: &Ctx<'_>, op: Op) -> Result<Applied, OpError>
     let reply = match op {
         Op::RegisterNode(op) => Reply::Unit(nodes::register(tx, op)?),
         Op::EndNode(op) => Reply::Unit(nodes::end(tx, ctx, &op)?),
-        Op::RenewLeases(op) => Reply::Runs(tx.renew(&op.node, &op.expiry)?),
+        Op::RenewLeases(op) => {
+            let mut stopped = tx.renew(&op.node, &op.expiry)?;
+            // In an order that does not depend on how rows are kept.
+            stopped.sort();
+            Reply::Runs(stopped)
+        }
         Op::SetPresence(op) => Reply::Unit(tx.put_presence(&op.key, &op.node, op.present)?),
         Op::CreateSession(op) => Reply::Session(Box::new(sessions::create(tx, &mut journal, op)?)),
         Op::PatchSession(op) => Reply::Session(Box::new(sessions::patch(tx, &mut journal, op)?)),
