@@ -106,7 +106,7 @@ fn holes_are_told_of_and_take_one_number() {
         names(&events),
         ["text.delta", "hermes.missing", "hermes.malformed", "run.completed"]
     );
-    assert_eq!(events[2].1, json!({ "error": "bad row" }));
+    assert_eq!(events[2].1, json!({ "reason": "bad row" }));
 }
 
 #[test]

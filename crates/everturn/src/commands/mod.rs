@@ -4,6 +4,8 @@ pub(crate) mod attach;
 pub(crate) mod chat;
 pub(crate) mod config;
 pub(crate) mod doctor;
+pub(crate) mod export;
+pub(crate) mod import;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sessions;

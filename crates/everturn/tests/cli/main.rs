@@ -9,6 +9,7 @@ mod chat;
 mod config;
 mod doctor;
 mod help;
+mod journal;
 mod run;
 mod serve;
 mod sessions;

@@ -28,7 +28,7 @@ type Open<R> = Box<dyn FnMut() -> Result<R> + Send>;
 /// | --- | --- |
 /// | an event | the same, with the next number |
 /// | numbers that no record has | one `hermes.missing` with `from` and `to`, as they were numbered there; nothing where the event behind them is a snapshot of them |
-/// | a record in the place of an event that could not be read | `hermes.malformed` with `error` |
+/// | a record in the place of an event that could not be read | `hermes.malformed` with `reason` |
 /// | the terminal event | the last one; what only the earlier tools wrote behind it stands before it |
 /// | no terminal event | `run.interrupted`, cause `unknown`, with the last record as evidence |
 pub struct Sealed<R> {
@@ -154,7 +154,7 @@ impl<R: BufRead> Sealed<R> {
         self.last_at = record.at();
         match item {
             RunItem::Malformed { error, .. } => {
-                let body = json!({ "error": error }).to_string();
+                let body = json!({ "reason": error }).to_string();
                 self.push(record.at(), MALFORMED_HERE, &body)
             }
             RunItem::Event(event) if is_terminal(&event.name) => {
