@@ -153,6 +153,7 @@ cases! {
         what_is_not_there_reads_as_nothing,
         numbers_are_reserved_ahead,
         inputs_in_any_mode_say_how_they_came,
+        ids_grow_whatever_the_clock_does,
     }
     retention {
         each_range_becomes_one_snapshot,
