@@ -238,7 +238,7 @@ pub(super) async fn ids_grow_whatever_the_clock_does(world: World) {
     let (mut last_seq, mut last_offset) = (turn.run.last_seq, turn.session.last_offset);
     for write in 0..WRITES {
         // An hour back each time, and now and then a day ahead.
-        let hours = i64::try_from(write).unwrap() * -1 + i64::from(write % 7 == 3) * 24;
+        let hours = -i64::try_from(write).unwrap() + i64::from(write % 7 == 3) * 24;
         world.clock.set_wall_ms(start + hours * 3_600_000);
         let records = (0..EACH).map(|at| delta(&at.to_string())).collect();
         turn.write(records).await;
