@@ -121,11 +121,6 @@ impl World {
 
     /// On a fresh home, with other settings.
     pub(crate) async fn sqlite_with(change: impl FnOnce(&mut Config, &mut ServerConfig)) -> Self {
-        Self::sqlite_with(|_, _| {}).await
-    }
-
-    /// On a fresh home, with other settings.
-    pub(crate) async fn sqlite_with(change: impl FnOnce(&mut Config, &mut ServerConfig)) -> Self {
         let home = TempDir::new().unwrap();
         let clock = Arc::new(SystemClock::new().unwrap());
         let node = NodeId::from_uuid(uuid::Uuid::now_v7());
