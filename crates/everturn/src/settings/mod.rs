@@ -344,6 +344,9 @@ pub(crate) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<Stri
         "EVERTURN_LONG",
         "EVERTURN_BIN",
         "EVERTURN_CHROMIUM",
+        "EVERTURN_CURL",
+        "EVERTURN_NGINX",
+        "EVERTURN_PYTHON",
     ];
     names
         .filter(|name| name.starts_with("EVERTURN_"))
