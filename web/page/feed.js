@@ -110,8 +110,9 @@ export function withoutInput(state, inputId) {
 export function reduce(state, event) {
   if (event.event === "caught_up") return state.caughtUp ? state : { ...state, caughtUp: true };
   const offset = event.offset;
+  const before = state.offset;
   if (Number.isFinite(offset)) {
-    if (offset <= state.offset) return state;
+    if (offset <= before) return state;
     state = { ...state, offset };
   }
   const isCovered = Number.isFinite(offset) && offset <= state.covered;
@@ -144,7 +145,7 @@ export function reduce(state, event) {
     case "text.delta":
       return withLive(state, event, (live) => ({ ...live, text: live.text + event.text }));
     case "text.snapshot":
-      return withLive(state, event, (live) => ({ ...live, text: live.text + event.text }));
+      return withSnapshot(state, event, before);
     case "reasoning.delta":
       return withLive(state, event, (live) => ({ ...live, reasoning: live.reasoning + event.text }));
     case "tool.intended":
@@ -279,6 +280,25 @@ function withCall(state, call) {
 function withLive(state, event, change) {
   const live = state.live?.runId === event.run_id ? state.live : freshLive(event);
   return { ...state, live: change(live) };
+}
+
+/** All of the text of a range of pieces that was pruned. */
+function withSnapshot(state, event, before) {
+  // The page had read some of the range already: the snapshot holds that as well. (Should anything
+  // of the same answer stand before the range, the answer's row, which follows, brings it back.)
+  const isAgain = event.offset - (event.to - event.from) <= before;
+  const joined = (known, text) => (isAgain ? text : known + text);
+  if (event.call_id) {
+    const outputs = isAgain ? { ...state.outputs, [event.call_id]: "" } : state.outputs;
+    return withOutput({ ...state, outputs }, { ...event, text: event.output ?? "" });
+  }
+  if (typeof event.reasoning === "string") {
+    return withLive(state, event, (live) => ({
+      ...live,
+      reasoning: joined(live.reasoning, event.reasoning),
+    }));
+  }
+  return withLive(state, event, (live) => ({ ...live, text: joined(live.text, event.text) }));
 }
 
 function withLiveCall(state, event) {

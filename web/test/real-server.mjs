@@ -62,14 +62,14 @@ function cleanEnvironment(extra) {
 }
 
 export class RealServer {
-  async setUp() {
+  async setUp(script = SCRIPT) {
     assert.ok(existsSync(binary), `no binary at ${binary}: build it with cargo build -p everturn, or set EVERTURN_BIN`);
     this.root = await mkdtemp(join(tmpdir(), "everturn-page-"));
     this.home = join(this.root, "home");
     this.workspace = join(this.root, "work");
     await mkdir(this.workspace);
     this.script = join(this.root, "script.toml");
-    await writeFile(this.script, SCRIPT);
+    await writeFile(this.script, script);
     await writeFile(join(this.workspace, "a-file.txt"), "hello\n");
     await this.start("127.0.0.1:0");
     return this;

@@ -52,7 +52,7 @@ pub(crate) fn cargo() -> Command {
 /// binary is and which tier is wanted.
 ///
 /// Tests read `EVERTURN_BIN` (the binary, built before), `EVERTURN_LONG` (`1`: full counts) and, in the
-/// browser part, `EVERTURN_CHROMIUM`.
+/// browser part, where its programs are.
 pub(crate) fn for_tests(runner: &mut Command, long: bool) {
     const SETTINGS: [&str; 4] = ["EVERTURN_", "OPENAI_", "ANTHROPIC_", "OLLAMA_"];
     for (name, _) in std::env::vars_os() {

@@ -27,7 +27,7 @@ pub(crate) enum Part {
     Rust,
     /// Every example in the Rust documentation
     Doc,
-    /// The web page in a real browser
+    /// The web page in a real browser, and streams with the clients that people use
     Web,
 }
 
@@ -80,7 +80,7 @@ impl Part {
             Self::Build => "web page, binary, test programs",
             Self::Rust => "Rust tests",
             Self::Doc => "documentation examples",
-            Self::Web => "web page in a browser",
+            Self::Web => "web page in a browser, other clients",
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -68,11 +68,16 @@ const LIGHT_PROFILE: [(&str, &str); 5] = [
 
 /// One folder per tool and version, so that an update of the version installs the new one.
 fn tools_dir(tool: &Tool) -> Result<PathBuf> {
+    Ok(cache_dir()?.join(format!("{}-{}", tool.name, tool.version)))
+}
+
+/// Where what was installed is kept, for all clones of this user.
+fn cache_dir() -> Result<PathBuf> {
     let cache = match std::env::var_os("XDG_CACHE_HOME") {
         Some(dir) if Path::new(&dir).is_absolute() => PathBuf::from(dir),
         _ => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".cache"),
     };
-    Ok(cache.join("everturn-dev").join(format!("{}-{}", tool.name, tool.version)))
+    Ok(cache.join("everturn-dev"))
 }
 
 fn with_first(bin: &Path) -> Result<OsString> {
@@ -91,14 +96,93 @@ pub(crate) fn program_of_package(programs: &[&str], package: &str) -> Result<Pat
         bail!("{wanted} is missing: install it with this system's package manager");
     }
     eprintln!("   {wanted} is missing: installing the package {package}");
-    let installed = command::succeeds(apt().args(["update", "--quiet"]))?
-        && command::succeeds(
-            apt().args(["install", "--yes", "--quiet"]).args(["--no-install-recommends", package]),
-        )?;
-    if !installed {
+    if !install_package(package)? {
         bail!("{package} could not be installed: as root, run `apt-get install {package}`");
     }
     command::on_path(programs).with_context(|| format!("the package {package} brought no {wanted}"))
+}
+
+fn install_package(package: &str) -> Result<bool> {
+    let install = ["install", "--yes", "--quiet", "--no-install-recommends", package];
+    Ok(command::succeeds(apt().args(["update", "--quiet"]))?
+        && command::succeeds(apt().args(install))?)
+}
+
+/// Finds nginx, after unpacking Debian's package into a folder of this user's if it is not there.
+///
+/// It is not installed, because installing it starts it: as a service, on the port for web pages.
+pub(crate) fn nginx() -> Result<PathBuf> {
+    let home = cache_dir()?.join("nginx");
+    let unpacked = home.join("usr/sbin/nginx");
+    if let Some(found) = command::on_path(&["nginx"]) {
+        return Ok(found);
+    }
+    if runs(&unpacked, "-v") {
+        return Ok(unpacked);
+    }
+    if command::on_path(&["apt-get"]).is_none() {
+        bail!("nginx is missing: install it with this system's package manager");
+    }
+    eprintln!("   nginx is missing: unpacking its package into {}", home.display());
+    std::fs::create_dir_all(&home).context("the folder for nginx cannot be made")?;
+    let download = || command::succeeds(apt().current_dir(&home).args(["download", "nginx"]));
+    // The lists of packages may be missing, or too old.
+    if !download()? {
+        command::succeeds(apt().args(["update", "--quiet"]))?;
+        if !download()? {
+            bail!("the package nginx could not be fetched: as root, run `apt-get update`");
+        }
+    }
+    for file in std::fs::read_dir(&home).context("the folder for nginx cannot be read")? {
+        let file = file?.path();
+        if file.extension().is_some_and(|extension| extension == "deb") {
+            command::must_succeed(
+                command::command("dpkg-deb").arg("--extract").args([&file, &home]),
+            )?;
+            std::fs::remove_file(&file)?;
+        }
+    }
+    if !runs(&unpacked, "-v") {
+        bail!("nginx does not run from its unpacked package: install it with the package manager");
+    }
+    Ok(unpacked)
+}
+
+/// Whether a program is there and can be started.
+fn runs(program: &Path, version: &str) -> bool {
+    let mut asked = command::command(program);
+    asked.arg(version).stdout(Stdio::null()).stderr(Stdio::null());
+    program.is_file() && asked.status().is_ok_and(|status| status.success())
+}
+
+/// A Python that has what this file lists (pinned versions, one a line), in an environment of its own
+/// that is made anew when the file has changed.
+pub(crate) fn python_with(requirements: &Path) -> Result<PathBuf> {
+    let home = cache_dir()?.join("python");
+    let python = home.join("bin/python");
+    let wanted = std::fs::read(requirements)
+        .with_context(|| format!("{} cannot be read", requirements.display()))?;
+    // Written last, so that an installation that broke off is done again.
+    let done = home.join("requirements.txt");
+    if runs(&python, "--version") && std::fs::read(&done).is_ok_and(|text| text == wanted) {
+        return Ok(python);
+    }
+    eprintln!("   making a Python environment in {}", home.display());
+    let make = |python: &Path| {
+        let mut venv = command::command(python);
+        command::succeeds(venv.args(["-m", "venv", "--clear"]).arg(&home))
+    };
+    let found = program_of_package(&["python3"], "python3")?;
+    // Debian keeps this module in a package of its own, for its own Python.
+    if !make(&found)? && !(install_package("python3-venv")? && make(Path::new("/usr/bin/python3"))?)
+    {
+        bail!("no Python environment could be made: as root, run `apt-get install python3-venv`");
+    }
+    let mut pip = command::command(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+    command::must_succeed(pip.arg("--requirement").arg(requirements))?;
+    std::fs::write(&done, wanted).context("the Python environment cannot be marked as made")?;
+    Ok(python)
 }
 
 fn apt() -> Command {

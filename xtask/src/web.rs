@@ -74,20 +74,32 @@ pub(crate) fn build() -> Result<()> {
     }
 }
 
-/// Runs the tests of the page in a real browser against the real binary.
+/// Runs the tests of the page in a real browser, and those of other clients, against the real binary.
 ///
-/// They are told where both are by `EVERTURN_CHROMIUM` and `EVERTURN_BIN`.
+/// They are told where everything is by `EVERTURN_BIN`, `EVERTURN_CHROMIUM`, `EVERTURN_CURL`,
+/// `EVERTURN_NGINX` and `EVERTURN_PYTHON`.
 pub(crate) fn test(long: bool) -> Result<Counts> {
     let package = package()?.context("web/package.json is missing")?;
     if !package.has("test") {
         bail!("web/package.json has no script `test`");
     }
-    let chromium = setup::program_of_package(&["chromium", "chromium-browser"], "chromium")?;
+    let programs = [
+        (
+            "EVERTURN_CHROMIUM",
+            setup::program_of_package(&["chromium", "chromium-browser"], "chromium")?,
+        ),
+        ("EVERTURN_CURL", setup::program_of_package(&["curl"], "curl")?),
+        ("EVERTURN_NGINX", setup::nginx()?),
+        (
+            "EVERTURN_PYTHON",
+            setup::python_with(&package.folder.join("test/clients/requirements.txt"))?,
+        ),
+    ];
     package.install()?;
     let mut npm = package.npm();
     npm.arg("test");
     command::for_tests(&mut npm, long);
-    npm.env("EVERTURN_CHROMIUM", chromium);
+    npm.envs(programs);
     // One line for a test that passed, as in the Rust part.
     npm.env("NODE_OPTIONS", "--test-reporter=spec");
     let (success, output) = command::teed(&mut npm)?;

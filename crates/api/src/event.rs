@@ -1,8 +1,8 @@
 //! Events on the wire: the bytes that are stored, and that every reader is sent, for ever.
 
-use everturn_core::Event;
-use everturn_core::event::EventHead;
-use serde::Serialize;
+use everturn_core::event::{EventHead, Told};
+use everturn_core::{CallId, Event};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::message::{Message, ToolCall};
@@ -41,7 +41,15 @@ pub fn body(event: &Event<Session>) -> String {
         Event::SteerTaken(input_id) => json!({ "input_id": input_id.as_str() }),
         Event::Usage(usage) => json!(Usage::from(usage)),
         Event::RunHandedOver => json!({}),
-        Event::TextSnapshot { from, to, text } => json!({ "from": from, "to": to, "text": text }),
+        // `text` is the answer's, always there, so that whoever knows no other field is told nothing
+        // wrong; what else was pruned has a field of its own.
+        Event::TextSnapshot { from, to, of, text } => match of {
+            Told::Text => json!({ "from": from, "to": to, "text": text }),
+            Told::Reasoning => json!({ "from": from, "to": to, "text": "", "reasoning": text }),
+            Told::Output(call_id) => json!({
+                "from": from, "to": to, "text": "", "call_id": call_id.as_str(), "output": text,
+            }),
+        },
         Event::RunCompleted { message_id } => json!({ "message_id": message_id }),
         Event::RunFailed(failure) => json!({ "error": Failure::from(failure) }),
         Event::RunCancelled { by } => json!({ "by": by.as_str() }),
@@ -69,6 +77,65 @@ pub fn body(event: &Event<Session>) -> String {
         Event::SessionUpdated(session) => json!({ "session": session }),
     };
     value.to_string()
+}
+
+/// What a token event, or a snapshot of a range of them, tells: the seqs that it stands for, and the
+/// text. The counterpart of [`body`] for these events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// First seq.
+    pub from: u64,
+    /// Last seq: the event's own.
+    pub to: u64,
+    /// Of what.
+    pub of: Told,
+    /// The text.
+    pub text: String,
+    /// Whether it is a snapshot.
+    pub is_snapshot: bool,
+}
+
+/// Reads a token event or a snapshot. `None` for every other event, for one that is in no run, and
+/// for a body that does not say what such an event says.
+#[must_use]
+pub fn piece(head: &EventHead, body: &str) -> Option<Piece> {
+    #[derive(Deserialize)]
+    struct Said {
+        text: String,
+        from: Option<u64>,
+        to: Option<u64>,
+        reasoning: Option<String>,
+        call_id: Option<String>,
+        output: Option<String>,
+    }
+    let seq = head.run.as_ref()?.1;
+    let name = head.name.as_str();
+    if !matches!(name, "text.delta" | "reasoning.delta" | "tool.output" | "text.snapshot") {
+        return None;
+    }
+    let said: Said = serde_json::from_str(body).ok()?;
+    let call = |id: Option<String>| CallId::new(id?).ok();
+    let one = |of, text| Piece { from: seq, to: seq, of, text, is_snapshot: false };
+    Some(match name {
+        "text.delta" => one(Told::Text, said.text),
+        "reasoning.delta" => one(Told::Reasoning, said.text),
+        "tool.output" => one(Told::Output(call(said.call_id)?), said.text),
+        _ => {
+            let (from, to) = (said.from?, said.to?);
+            if from == 0 || from > to || to != seq {
+                return None;
+            }
+            let (of, text) = match (said.reasoning, said.output) {
+                (None, None) => (Told::Text, said.text),
+                (Some(text), None) if said.text.is_empty() => (Told::Reasoning, text),
+                (None, Some(text)) if said.text.is_empty() => {
+                    (Told::Output(call(said.call_id)?), text)
+                }
+                _ => return None,
+            };
+            Piece { from, to, of, text, is_snapshot: true }
+        }
+    })
 }
 
 /// The complete bytes of an event: its head, then the fields of its body. A pure function of what

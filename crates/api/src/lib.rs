@@ -9,6 +9,7 @@ pub mod codes;
 pub mod content;
 pub mod event;
 pub mod input;
+pub mod known;
 pub mod message;
 mod object;
 pub mod page;

@@ -3,7 +3,9 @@
 use sha2::{Digest as _, Sha256};
 
 use crate::content::{Content, Part};
+use crate::id::RunId;
 use crate::input::{InputKind, Mode};
+use crate::time::Timestamp;
 
 /// SHA-256 of an input's canonical payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,9 +44,64 @@ pub fn payload(kind: InputKind, mode: Mode, content: &Content, metadata: Option<
     Digest(hash.finalize().into())
 }
 
+/// Digests a run that is imported, event by event, so that the same journal is known again.
+#[derive(Debug, Clone)]
+pub struct JournalDigest(Sha256);
+
+impl JournalDigest {
+    /// Begins with the run's id in its own journal.
+    #[must_use]
+    pub fn new(run: &RunId) -> Self {
+        let mut digest = Self(Sha256::new());
+        // Not the version byte of a payload: no import shares an encoding with an input.
+        digest.0.update([2_u8]);
+        digest.field(run.as_str().as_bytes());
+        digest
+    }
+
+    fn field(&mut self, bytes: &[u8]) {
+        self.0.update((bytes.len() as u64).to_be_bytes());
+        self.0.update(bytes);
+    }
+
+    /// Takes the next event in.
+    pub fn add(&mut self, at: Timestamp, name: &str, body: &str) {
+        self.0.update(at.0.to_be_bytes());
+        self.field(name.as_bytes());
+        self.field(body.as_bytes());
+    }
+
+    /// The digest of everything so far.
+    #[must_use]
+    pub fn finish(self) -> Digest {
+        Digest(self.0.finalize().into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_journal_differs_wherever_one_of_its_events_does() {
+        let of = |run: &str, events: &[(i64, &str, &str)]| {
+            let mut digest = JournalDigest::new(&RunId::new(run).unwrap());
+            for (at, name, body) in events {
+                digest.add(Timestamp(*at), name, body);
+            }
+            digest.finish()
+        };
+        let one = of("r", &[(1, "a", "{}"), (2, "b", "{}")]);
+        assert_eq!(one, of("r", &[(1, "a", "{}"), (2, "b", "{}")]));
+        for other in [
+            of("s", &[(1, "a", "{}"), (2, "b", "{}")]),
+            of("r", &[(1, "a", "{}")]),
+            of("r", &[(1, "a", "{}"), (3, "b", "{}")]),
+            of("r", &[(1, "a", "{}"), (2, "b{", "}")]),
+        ] {
+            assert_ne!(one, other);
+        }
+    }
 
     #[test]
     fn equal_payloads_agree_and_any_difference_shows() {

@@ -7,6 +7,17 @@ use crate::prompt::Prompt;
 use crate::run::{Cause, Evidence, Failure, Usage};
 use crate::time::Timestamp;
 
+/// What a token event tells a piece of: `text.delta`, `reasoning.delta`, `tool.output`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// The model's answer.
+    Text,
+    /// Its reasoning.
+    Reasoning,
+    /// A call's output.
+    Output(CallId),
+}
+
 /// The body of one event. `S` is whatever the store shows of a session (a snapshot is taken inside
 /// the transaction that commits the event).
 #[derive(Debug, Clone, PartialEq)]
@@ -49,13 +60,15 @@ pub enum Event<S> {
     Usage(Usage),
     /// A leaving node let go at a step boundary; not terminal.
     RunHandedOver,
-    /// Stands in the place of a pruned range of deltas.
+    /// Stands in the place of a pruned range of token events, at the range's last seq and offset.
     TextSnapshot {
         /// First seq of the range.
         from: u64,
-        /// Last seq of the range.
+        /// Last seq of the range: the snapshot's own.
         to: u64,
-        /// The text of the range.
+        /// What the events of the range told a piece of.
+        of: Told,
+        /// All of the range's text.
         text: String,
     },
     /// The model gave its answer.

@@ -43,6 +43,8 @@ words! {
         Completion = "completion",
         /// The wish to finish an interrupted turn.
         Continuation = "continuation",
+        /// The import of a run that happened elsewhere. Ended with it; never in a queue.
+        Import = "import",
     }
 }
 

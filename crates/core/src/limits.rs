@@ -36,3 +36,19 @@ pub const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
 pub const TOOL_RESULT_BYTES_MAX: usize = 256 << 10;
 /// Events that one synced commit reserves numbers for ahead of itself (promise P7).
 pub const OFFSET_RESERVE: u64 = 4_096;
+/// Days that token events are kept one by one after the end of their run.
+pub const TOKEN_EVENT_DAYS: u64 = 7;
+/// Rows of events that one transaction of the pruning reads at most, so that it never holds the
+/// writer for long.
+pub const PRUNE_ROWS: u64 = 2_048;
+/// Bytes of events from which on such a transaction reads no further.
+pub const PRUNE_BYTES: usize = 1 << 20;
+/// Runs that such a transaction looks at.
+pub const PRUNE_RUNS: u32 = 64;
+/// Bytes of text that one snapshot of pruned events holds; a longer range becomes several. (A single
+/// event that is longer stays whole.)
+pub const SNAPSHOT_BYTES_MAX: usize = 64 << 10;
+/// Events of one run that is imported.
+pub const IMPORT_EVENTS_MAX: u64 = 1_000_000;
+/// Bytes of all their bodies.
+pub const IMPORT_BYTES_MAX: u64 = 256 << 20;

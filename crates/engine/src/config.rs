@@ -82,6 +82,8 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// Interrupted starts in a row that open the loop breaker, and the longest gap between two.
     pub loop_breaker: (usize, Duration),
+    /// How long after the end of their run token events are kept one by one; `None`: for ever.
+    pub retention: Option<Duration>,
     /// How long deltas may wait to share a commit with others.
     pub coalesce: Duration,
     /// Retries of a model request.
@@ -112,6 +114,7 @@ impl Config {
             sessions_max: 100_000,
             drain_timeout: Duration::from_secs(30),
             loop_breaker: (3, Duration::from_secs(300)),
+            retention: Some(Duration::from_secs(limits::TOKEN_EVENT_DAYS * 86_400)),
             coalesce: Duration::from_millis(10),
             retry: everturn_agent::retry::RetryPolicy::default(),
         }

@@ -25,7 +25,7 @@ use crate::control::Controls;
 use crate::lease::Leases;
 use crate::live::{Hub, RunCursor, Stream};
 use crate::wake::Pending;
-use crate::{recover, wake};
+use crate::{recover, retain, wake};
 
 /// Why a call of the engine did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -187,6 +187,7 @@ impl Engine {
         shared.tasks.spawn(wake::tick(Arc::clone(&shared)));
         if shared.config.scope == Scope::All {
             shared.tasks.spawn(wake::tidy(Arc::clone(&shared)));
+            shared.tasks.spawn(retain::run(Arc::clone(&shared)));
         }
         shared.tasks.spawn(wake::presence(Arc::clone(&shared), presence_changes));
         Ok(Self { shared })

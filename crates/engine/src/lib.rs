@@ -3,7 +3,8 @@
 //! Start with [`turn`], which reads as the story of a turn. [`wake`] has the closed enum of
 //! everything that can wake a session and the one loop that reacts to it. [`journal`] is the one
 //! place where a turn's records are written. [`recover`] is what opening the engine does first.
-//! [`live`] is how anybody reads while it happens.
+//! [`live`] is how anybody reads while it happens. [`retain`] prunes what nobody needs one by one any
+//! more.
 
 mod calls;
 mod config;
@@ -13,6 +14,7 @@ mod journal;
 mod lease;
 pub mod live;
 mod recover;
+mod retain;
 mod step;
 mod turn;
 mod wake;

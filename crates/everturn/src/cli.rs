@@ -77,9 +77,9 @@ pub(crate) enum Command {
     /// Tools that were allowed for ever
     #[command(subcommand)]
     Grant(Grant),
-    /// Not built yet.
-    #[command(hide = true)]
-    Import(NotBuilt),
+    /// Take in what was recorded elsewhere
+    #[command(subcommand)]
+    Import(Import),
     /// Not built yet.
     #[command(hide = true)]
     Torture(NotBuilt),
@@ -322,6 +322,46 @@ pub(crate) enum Turn {
         #[arg(long)]
         json: bool,
     },
+    /// Write a run's journal as JSON lines
+    #[command(
+        long_about = "Write a run's journal as JSON lines, in the format of the earlier web UI's run journals: one record for each event, with the same number. `everturn import journal` reads it.",
+        after_help = "Examples:\n  everturn turn export run_0199f3… --output run.jsonl\n  everturn turn export review:7 | jq .event"
+    )]
+    Export {
+        /// A run, an input with one run, or SESSION:GENERATION
+        #[arg(value_name = "ID")]
+        id: String,
+        /// Write it there instead of to stdout; the file is there when it is complete
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        output: Option<PathBuf>,
+    },
+}
+
+/// `import …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Import {
+    /// Take in one run that is kept as JSON lines
+    #[command(
+        long_about = "Take in one run that is kept as JSON lines: a run journal of the earlier web UI, or what `everturn turn export` wrote.\n\nIt becomes a run of its own in the session, whole or not at all, and once: the same journal again changes nothing. It is readable like any other run and never goes on. What is damaged in the file is told of and does no harm to the rest.",
+        after_help = "Examples:\n  everturn import journal run.jsonl --dry-run\n  everturn import journal run.jsonl --session archive"
+    )]
+    Journal {
+        /// The journal
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Session to take it in [default: the one that the journal names]
+        #[arg(long, value_name = "ID")]
+        session: Option<String>,
+        /// Read it and say what it is; change nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Write JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Not built yet.
+    #[command(hide = true)]
+    Hermes(NotBuilt),
 }
 
 /// `doctor`

@@ -45,6 +45,8 @@ pub(crate) enum Fault {
     NoGrant,
     /// The server answered what this version does not understand.
     Protocol,
+    /// There is no record in a journal.
+    NoRecord,
 }
 
 impl Fault {
@@ -67,6 +69,7 @@ impl Fault {
             Self::NoToken => "token_not_found",
             Self::NoGrant => "grant_not_found",
             Self::Protocol => "protocol_mismatch",
+            Self::NoRecord => "journal_empty",
         }
     }
 
@@ -161,6 +164,19 @@ impl From<Failure> for CliError {
             exit: Exit::Failed,
             passing: false,
         }
+    }
+}
+
+impl From<everturn_hermes::Error> for CliError {
+    fn from(error: everturn_hermes::Error) -> Self {
+        if let everturn_hermes::Error::Io { doing: "write", source } = &error
+            && source.kind() == std::io::ErrorKind::BrokenPipe
+        {
+            return crate::print::gone();
+        }
+        let mut told = Self::new(Fault::Io, error.to_string()).hint(error.hint());
+        error.code().clone_into(&mut told.code);
+        told
     }
 }
 

@@ -17,6 +17,7 @@ mod log;
 mod models;
 mod open;
 mod print;
+mod progress;
 mod render;
 mod settings;
 mod signals;
@@ -92,6 +93,10 @@ async fn run(cli: Cli, term: Term) -> Result<Exit> {
         Command::Turn(cli::Turn::Show { id, all, json }) => {
             commands::turn::show(&ready(&flags, "warn", term)?, &id, all, json, term).await
         }
+        Command::Turn(cli::Turn::Export { id, output }) => {
+            let settings = ready(&flags, "warn", term)?;
+            commands::export::export(&settings, &id, output.as_deref(), term).await
+        }
         Command::Doctor(args) => {
             args.agent.over(&mut flags);
             commands::doctor::run(args, &flags, term).await
@@ -121,7 +126,13 @@ async fn run(cli: Cli, term: Term) -> Result<Exit> {
                 }
             }
         }
-        Command::Import(_) => Err(not_built("import")),
+        Command::Import(cli::Import::Journal { file, session, dry_run, json }) => {
+            let settings = ready(&flags, "warn", term)?;
+            let session = session.as_deref();
+            let asked = commands::import::Asked { file: &file, session, dry_run, json };
+            commands::import::journal(&settings, asked, term).await
+        }
+        Command::Import(cli::Import::Hermes(_)) => Err(not_built("import hermes")),
         Command::Torture(_) => Err(not_built("torture")),
     }
 }

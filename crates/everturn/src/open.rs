@@ -118,6 +118,9 @@ pub(crate) async fn engine(
         settings.loop_breaker_starts.value.as_usize(),
         settings.loop_breaker_window_s.value.seconds(),
     );
+    // 0 is for ever.
+    let retention = settings.retention_token_events_s.value.seconds();
+    config.retention = (!retention.is_zero()).then_some(retention);
     config.coalesce = settings.coalesce_ms.value.millis();
     config.retry.retries = settings.provider_retries.value.as_u32();
     Engine::open(store, config).await.map_err(|OpenError::Store(error)| error.into())

@@ -16,7 +16,14 @@ pub(crate) fn text(text: &str) -> Result<()> {
     }
 }
 
-fn gone() -> CliError {
+/// Says something to the person.
+#[allow(clippy::print_stderr, reason = "talk is for stderr")]
+pub(crate) fn talk(line: &str) {
+    eprintln!("{line}");
+}
+
+/// The reader of stdout went away.
+pub(crate) fn gone() -> CliError {
     CliError::new(Fault::Io, "nobody reads stdout any more")
 }
 

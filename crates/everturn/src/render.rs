@@ -7,7 +7,6 @@ use everturn_api::prompt::Prompt;
 use everturn_api::run::{Evidence, Failure};
 
 use crate::client::Event;
-use crate::client::event::Said;
 use crate::surface::Surface;
 use crate::term::one_line;
 
@@ -36,6 +35,11 @@ impl Renderer {
     pub(crate) fn event(&mut self, event: &Event, to: &mut dyn Surface) {
         let said = &event.said;
         match event.name() {
+            "text.snapshot" if said.output.is_some() => {
+                self.output(said.call_id.as_deref(), said.output.as_deref(), to);
+            }
+            // Reasoning is not shown, whether it was pruned or not.
+            "text.snapshot" if said.reasoning.is_some() => {}
             "text.delta" | "text.snapshot" => {
                 if std::mem::take(&mut self.between) {
                     to.break_data();
@@ -48,7 +52,9 @@ impl Renderer {
                     to.talk(&card_head(call, to));
                 }
             }
-            "tool.output" => self.output(said, to),
+            "tool.output" => {
+                self.output(said.call_id.as_deref(), said.text.as_deref(), to);
+            }
             "tool.finished" => {
                 self.between = true;
                 if let Some(call) = &said.call {
@@ -78,9 +84,9 @@ impl Renderer {
         }
     }
 
-    fn output(&mut self, said: &Said, to: &mut dyn Surface) {
-        let card = self.cards.entry(said.call_id.clone().unwrap_or_default()).or_default();
-        card.partial.push_str(said.text.as_deref().unwrap_or_default());
+    fn output(&mut self, call: Option<&str>, text: Option<&str>, to: &mut dyn Surface) {
+        let card = self.cards.entry(call.unwrap_or_default().to_owned()).or_default();
+        card.partial.push_str(text.unwrap_or_default());
         while let Some(end) = card.partial.find('\n') {
             let line: String = card.partial.drain(..=end).collect();
             card.line(&line, to);
@@ -265,6 +271,16 @@ mod tests {
         ]);
         assert_eq!(paper.data, "I will look.\nTwo lines.");
         assert_eq!(paper.talk, ["* shell  ls -l", "  | one", "  | two␛[31m", "  = done in 1.2 s"]);
+        // Pruned, it looks the same.
+        let pruned = show(&[
+            r#"{"event":"text.snapshot","from":2,"to":3,"text":"","reasoning":"hm"}"#,
+            r#"{"event":"text.snapshot","from":4,"to":5,"text":"I will look."}"#,
+            &intended,
+            r#"{"event":"text.snapshot","from":7,"to":8,"text":"","call_id":"c","output":"one\ntwo\u001b[31m\n"}"#,
+            &finished,
+            r#"{"event":"text.snapshot","from":10,"to":10,"text":"Two lines."}"#,
+        ]);
+        assert_eq!((pruned.data, pruned.talk), (paper.data, paper.talk));
     }
 
     #[test]

@@ -6,6 +6,8 @@
 //!
 //! Nothing here knows a store of ours: callers hand events in and get events out.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod journal;
 pub mod run;
 
@@ -14,4 +16,4 @@ mod object;
 mod time;
 
 pub use error::Error;
-pub use run::{Exporter, Importer, RunEvent, RunItem};
+pub use run::{Exporter, Importer, RunEvent, RunItem, Sealed};

@@ -7,6 +7,7 @@
 mod export;
 mod import;
 mod names;
+mod sealed;
 
 use everturn_core::{RunId, SessionId, Timestamp};
 use serde_json::value::RawValue;
@@ -18,6 +19,7 @@ use crate::time::parse_rfc3339;
 pub use export::{Exporter, FILL_MAX};
 pub use import::Importer;
 pub use names::{FOREIGN, MALFORMED, MARK, MISSING};
+pub use sealed::Sealed;
 
 /// One of our events, as a run's journal has it.
 #[derive(Debug, Clone)]

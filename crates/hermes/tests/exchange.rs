@@ -66,6 +66,13 @@ fn text_is_tokens_and_nothing_else() {
     let (record, payload) =
         exported("text.snapshot", &json!({ "from": 1, "to": 9, "text": "abc" }));
     assert_eq!((record.event.as_str(), payload), ("token", json!({ "text": "abc" })));
+    let reasoning = json!({ "from": 1, "to": 9, "text": "", "reasoning": "hm" });
+    let (record, payload) = exported("text.snapshot", &reasoning);
+    assert_eq!((record.event.as_str(), payload), ("reasoning", json!({ "text": "hm" })));
+    let output = json!({ "from": 1, "to": 9, "text": "", "call_id": "c", "output": "x" });
+    let (record, payload) = exported("text.snapshot", &output);
+    let expected = ("tool.output", json!({ "call_id": "c", "text": "x" }));
+    assert_eq!((record.event.as_str(), payload), expected);
 }
 
 #[test]
@@ -281,7 +288,7 @@ fn a_conversation_of_theirs_becomes_ours() {
         (&json!({ "command": "ls" }), &json!("write"))
     );
     assert_eq!(got[4].1, json!({ "text": "\n\nTwo files." }), "a paragraph of its own");
-    assert_eq!(got[7].1, json!({ "title": "Files" }));
+    assert_eq!(got[7].1, json!({ "payload": { "title": "Files" } }));
 }
 
 #[test]
@@ -324,7 +331,11 @@ fn every_ending_of_theirs_is_one_of_ours() {
     assert_eq!(end("done", limit), failed("too_many_steps", false, ""));
     // The word says that it was interrupted, not that anything was started again.
     let (name, body) = end("apperror", json!({ "type": "interrupted", "message": "m" }));
-    let evidence = json!({ "text": "m", "last_seq": 1, "last_event": "text.delta" });
+    let evidence = json!({
+        "text": "m", "holder": "unknown", "rebooted": false, "observer": "unknown",
+        "observer_started_at": AT.rfc3339(), "newer_process": false,
+        "last_seq": 1, "last_event": "text.delta", "last_event_at": AT.rfc3339(),
+    });
     assert_eq!(
         (name.as_str(), body),
         ("run.interrupted", json!({ "cause": "unknown", "evidence": evidence }))

@@ -5,7 +5,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use everturn_core::{RunId, SessionId};
+use everturn_core::{Principal, RunId, SessionId};
 use sha2::{Digest as _, Sha256};
 
 use crate::problem::{Answer, Refused};
@@ -70,17 +70,26 @@ pub(crate) struct FeedCursor {
     entries: Vec<([u8; HASH], u64)>,
 }
 
-fn short_hash(id: &SessionId) -> [u8; HASH] {
-    let full: [u8; 32] = Sha256::digest(id.as_str().as_bytes()).into();
+/// Of the session and whose it is: another person's session of the same name is another one.
+fn short_hash(principal: &Principal, id: &SessionId) -> [u8; HASH] {
+    let mut hash = Sha256::new();
+    hash.update(principal.as_str().as_bytes());
+    // In neither of the two.
+    hash.update([0]);
+    hash.update(id.as_str().as_bytes());
+    let full: [u8; 32] = hash.finalize().into();
     let mut short = [0; HASH];
     short.copy_from_slice(&full[..HASH]);
     short
 }
 
 impl FeedCursor {
-    /// A cursor for these sessions, at these offsets.
-    pub(crate) fn new<'a>(places: impl Iterator<Item = (&'a SessionId, u64)>) -> Self {
-        Self { entries: places.map(|(id, offset)| (short_hash(id), offset)).collect() }
+    /// A cursor for these sessions of this principal, at these offsets.
+    pub(crate) fn new<'a>(
+        principal: &Principal,
+        places: impl Iterator<Item = (&'a SessionId, u64)>,
+    ) -> Self {
+        Self { entries: places.map(|(id, offset)| (short_hash(principal, id), offset)).collect() }
     }
 
     /// Moves a session, by its place in the order given to [`FeedCursor::new`].
@@ -90,9 +99,14 @@ impl FeedCursor {
         }
     }
 
-    /// A session's offset, if the cursor knows the session.
-    pub(crate) fn offset(&self, id: &SessionId) -> Option<u64> {
-        let hash = short_hash(id);
+    /// A session's offset, by its place in the order given to [`FeedCursor::new`].
+    pub(crate) fn get(&self, index: usize) -> Option<u64> {
+        self.entries.get(index).map(|(_, offset)| *offset)
+    }
+
+    /// The offset of a session of this principal, if the cursor knows the session.
+    pub(crate) fn offset(&self, principal: &Principal, id: &SessionId) -> Option<u64> {
+        let hash = short_hash(principal, id);
         self.entries.iter().find(|(known, _)| *known == hash).map(|(_, offset)| *offset)
     }
 
@@ -179,14 +193,16 @@ mod tests {
         let ids: Vec<_> = (0..64).map(|n| SessionId::new(format!("s{n}")).unwrap()).collect();
         let offsets = [0, 1, 127, 128, 300, u64::from(u32::MAX), i64::MAX as u64];
         let places = ids.iter().zip(offsets.iter().copied().cycle());
-        let mut cursor = FeedCursor::new(places.clone());
+        let own = Principal::local();
+        let mut cursor = FeedCursor::new(&own, places.clone());
         assert_eq!(FeedCursor::decode(&cursor.encode()).unwrap(), cursor);
         for (id, offset) in places {
-            assert_eq!(cursor.offset(id), Some(offset));
+            assert_eq!(cursor.offset(&own, id), Some(offset));
         }
         cursor.set(3, 5);
-        assert_eq!(cursor.offset(&ids[3]), Some(5));
-        assert_eq!(cursor.offset(&SessionId::new("other").unwrap()), None);
+        assert_eq!(cursor.offset(&own, &ids[3]), Some(5));
+        assert_eq!(cursor.offset(&own, &SessionId::new("other").unwrap()), None);
+        assert_eq!(cursor.offset(&Principal::new("other").unwrap(), &ids[3]), None);
 
         let text = list_cursor(-5, &ids[0]);
         assert_eq!(read_list_cursor(&text).unwrap(), (-5, "s0".to_owned()));

@@ -10,6 +10,8 @@ mod connection;
 mod cursor;
 mod disk;
 mod extract;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod health;
 mod metrics;
 mod problem;

@@ -54,6 +54,8 @@ fn describe() {
     describe_counter!("everturn_model_retries_total", "Model requests made again");
     describe_counter!("everturn_store_retries_total", "Writes of turns made again");
     describe_gauge!("everturn_workers", "Sessions that are being worked on");
+    describe_counter!("everturn_events_pruned_total", "Token events pruned");
+    describe_counter!("everturn_prune_failures_total", "Tries to prune that failed");
     describe_gauge!("everturn_connections", "Open connections");
     describe_gauge!("everturn_streams", "Open streams");
     describe_gauge!("everturn_turns", "Turns that run in this process");

@@ -118,7 +118,7 @@ impl From<Refusal> for Refused {
             Refusal::PromptNotFound => Code::PromptNotFound,
             Refusal::AlreadyResolved => Code::AlreadyResolved,
             Refusal::Expired => Code::Expired,
-            Refusal::BadAnswer(_) => Code::BadRequest,
+            Refusal::BadAnswer(_) | Refusal::BadImport(_) => Code::BadRequest,
             Refusal::Superseded => Code::Superseded,
             Refusal::NotInterrupted => Code::NotInterrupted,
             Refusal::Fenced | Refusal::Stopped | Refusal::BadRecord(_) => {

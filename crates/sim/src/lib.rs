@@ -8,12 +8,14 @@
 //! - [`follow`]: a reader of a stream that keeps its cursor and attaches again after a cut.
 //! - [`openai`]: the model, where a test wants to see what the model is told.
 //! - [`load`]: many clients at once, each input sent twice.
+//! - [`crowd`]: many viewers at once.
 //! - [`history`] and [`check`]: what the store says afterwards, and whether the promises were kept.
 //! - [`disk`]: a file system that is full when the test says so.
 //! - [`tier`]: how much of it all, by default and in a long run.
 
 pub mod check;
 pub mod client;
+pub mod crowd;
 pub mod disk;
 pub mod follow;
 pub mod history;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
@@ -235,4 +235,18 @@ pub fn processes_with(text: &str) -> Result<Vec<u32>> {
         }
     }
     Ok(found)
+}
+
+/// Lets this process, and those that it starts, have this many files and sockets open.
+///
+/// # Errors
+/// The system allows fewer.
+pub fn allow_open_files(count: u64) -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= count) {
+        return Ok(());
+    }
+    let raised = Rlimit { current: Some(count), ..limit };
+    setrlimit(Resource::Nofile, raised)
+        .with_context(|| format!("{count} open files are needed (`ulimit -n`), it is {limit:?}"))
 }

@@ -228,8 +228,9 @@ fn seek(conn: &Connection, no: i64, (run_no, run): (i64, &Run), after: u64) -> R
         let next = first(
             conn,
             "events",
+            // A damaged row tells no place.
             "SELECT \"offset\", seq FROM events WHERE session_no = ?1 AND \"offset\" >= ?2 \
-             AND \"offset\" <= ?3 AND run_no = ?4 ORDER BY \"offset\" LIMIT 1",
+             AND \"offset\" <= ?3 AND run_no = ?4 AND seq > 0 ORDER BY \"offset\" LIMIT 1",
             (no, middle, high, run_no),
             |c| Ok((c.int(0)?, c.number::<u64>(1)?)),
         )?;

@@ -9,6 +9,8 @@ mod check;
 mod conn;
 mod errors;
 mod events;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod inspect;
 mod locks;
 mod migrate;

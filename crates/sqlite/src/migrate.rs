@@ -13,7 +13,8 @@ use crate::errors::{Result, corrupt, failure};
 /// "EvTn": SQLite's `application_id` of every Everturn database.
 pub(crate) const APPLICATION_ID: u32 = 0x4576_546e;
 
-const MIGRATIONS: &[&str] = &[include_str!("../schema/0001.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("../schema/0001.sql"), include_str!("../schema/0002.sql")];
 
 /// The schema version that this program knows.
 #[must_use]

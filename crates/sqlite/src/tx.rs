@@ -11,15 +11,17 @@ use everturn_core::{
     Run, RunId, Session, SessionKey, Timestamp, TokenId, ToolCall,
 };
 use everturn_store::columns;
+use everturn_store::op::EndedRun;
 use everturn_store::read::StoredEvent;
 use everturn_store::rows::{EventRow, Gap, Node, Token, Tombstone};
 use everturn_store::tx::Tx;
 use rusqlite::{Connection, Params, params};
 
+use crate::ask;
 use crate::cache::{Cache, Kept, same_run, same_session};
 use crate::errors::{Result, corrupt};
 use crate::events;
-use crate::rows::{self, EventReader, all, big, first, run_sql};
+use crate::rows::{self, all, big, first, run_sql};
 
 /// The rows of one operation inside the writer's transaction.
 pub(crate) struct RowTx<'w> {
@@ -258,7 +260,7 @@ impl Tx for RowTx<'_> {
             "UPDATE inputs SET text = '', parts = '[]', metadata = NULL WHERE session_no = ?1",
             [no],
         )?;
-        self.change("UPDATE runs SET error = NULL WHERE session_no = ?1", [no])?;
+        self.change("UPDATE runs SET error = NULL, pruned_to = NULL WHERE session_no = ?1", [no])?;
         // Nothing leads to its events and messages any more; the writer removes them piece by
         // piece, so that no delete of a long session holds everybody up.
         self.change("INSERT OR IGNORE INTO trash (session_no) VALUES (?1)", [no])?;
@@ -448,40 +450,53 @@ impl Tx for RowTx<'_> {
         Ok(())
     }
 
-    fn run_events(&mut self, run: &Run, after: u64, limit: u32) -> Result<Vec<EventRow>> {
+    fn run_events(&mut self, run: &Run, after: u64, limit: u32) -> Result<Vec<StoredEvent>> {
         let Some(kept) = self.kept_run(&run.id)? else { return Ok(Vec::new()) };
-        let key = run.session_key();
-        let Some(session_no) = self.known_number(&key)? else { return Ok(Vec::new()) };
-        let mut reader = EventReader::new(self.conn, key.id.clone());
-        let sql = format!(
-            "SELECT {} WHERE session_no = ?1 AND \"offset\" >= ?2 AND \"offset\" <= ?3 \
-             AND run_no = ?4 AND seq > ?5 ORDER BY \"offset\"",
-            rows::EVENT_COLUMNS
-        );
-        let mut statement =
-            self.conn.prepare_cached(&sql).map_err(|error| crate::errors::failure(&error))?;
-        let bounds = (
-            session_no,
-            big(run.first_offset.saturating_add(after)),
-            big(run.last_offset.max(kept.row.last_offset)),
-            kept.no,
-            big(after),
-        );
-        let mut found = statement.query(bounds).map_err(|error| crate::errors::failure(&error))?;
-        let mut out = Vec::new();
-        while out.len() < limit as usize {
-            let Some(row) = found.next().map_err(|error| crate::errors::failure(&error))? else {
-                break;
-            };
-            match reader.read(&rows::Cols::new("events", row))? {
-                StoredEvent::Good(row) => out.push(row),
-                // An operation goes on without what cannot be read; readers are told of it.
-                StoredEvent::Malformed { offset, error, .. } => {
-                    tracing::warn!(session = %key, offset, %error, "a stored event is skipped");
-                }
+        let Some(session_no) = self.known_number(&run.session_key())? else {
+            return Ok(Vec::new());
+        };
+        ask::journal(self.conn, session_no, (kept.no, &kept.row), after, None, limit)
+    }
+
+    fn remove_events(&mut self, key: &SessionKey, from: u64, to: u64) -> Result<()> {
+        let Some(no) = self.known_number(key)? else { return Ok(()) };
+        self.change(
+            "DELETE FROM events WHERE session_no = ?1 AND \"offset\" >= ?2 AND \"offset\" <= ?3",
+            (no, big(from), big(to)),
+        )?;
+        Ok(())
+    }
+
+    fn prunable(
+        &mut self,
+        before: Timestamp,
+        after: Option<&EndedRun>,
+        limit: u32,
+    ) -> Result<Vec<(Run, u64)>> {
+        // Before every run: times and ids are above these.
+        let (at, id) = after.map_or((i64::MIN, ""), |after| (after.ended_at.0, after.id.as_str()));
+        let found = all(
+            self.conn,
+            "runs",
+            "SELECT id, pruned_to FROM runs \
+             WHERE ended_at IS NOT NULL AND pruned_to IS NOT NULL \
+             AND ended_at < ?1 AND (ended_at, id) > (?2, ?3) ORDER BY ended_at, id LIMIT ?4",
+            (before.0, at, id, limit),
+            |c| Ok((c.parsed(0, RunId::new)?, c.number(1)?)),
+        )?;
+        let mut runs = Vec::with_capacity(found.len());
+        for (id, pruned_to) in found {
+            // Not kept: nobody writes to a run that ended.
+            if let Some((_, run)) = rows::run_of(self.conn, &id)? {
+                runs.push((run, pruned_to));
             }
         }
-        Ok(out)
+        Ok(runs)
+    }
+
+    fn put_pruned(&mut self, run: &RunId, to: Option<u64>) -> Result<()> {
+        self.change("UPDATE runs SET pruned_to = ?2 WHERE id = ?1", (run.as_str(), to.map(big)))?;
+        Ok(())
     }
 
     fn put_gap(&mut self, key: &SessionKey, run: &RunId, gap: &Gap) -> Result<()> {

@@ -19,8 +19,8 @@ use everturn_store::conformance::{Factory, World};
 use everturn_store::memory::MemoryStore;
 use everturn_store::op::{
     Admit, AnswerPrompt, CancelInput, Claim, Claimed, ClaimedTurn, Claimer, CreateSession, Decide,
-    Decision, DeleteSession, EndNode, EndSession, Interrupt, PatchSession, Prune, RegisterNode,
-    RenewLeases, SessionPatch, SetPresence, Stop, Write,
+    Decision, DeleteSession, EndNode, EndSession, Interrupt, PatchSession, Prune, PruneEvents,
+    RegisterNode, RenewLeases, SessionPatch, SetPresence, Stop, Write,
 };
 use everturn_store::rows::Node;
 use everturn_store::{Clock, Op, Reply, Signal, Store};
@@ -309,6 +309,10 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
             }),
             _ => Op::EndNode(EndNode { node: node(b) }),
         },
+        24 if c % 3 > 0 => {
+            let before = Timestamp(now.0 - i64::from(b) * 10);
+            Op::PruneEvents(PruneEvents { before, after: None })
+        }
         24 => Op::Prune(Prune { before: Timestamp(now.0 - i64::from(b) * 1_000) }),
         _ => return None,
     })
@@ -449,10 +453,12 @@ async fn accounts(world: &World, key: &SessionKey) -> Result<(), String> {
         if let Some(gap) = gaps.iter().find(|gap| gap.from_offset == next) {
             next = gap.to_offset + 1;
         }
-        if row.head.offset != next {
+        // A pruned range stands for the offsets directly before its own.
+        let told = everturn_api::event::piece(&row.head, &row.body);
+        if row.head.offset - told.map_or(0, |told| told.to - told.from) != next {
             return Err(format!("{key}: offset {} instead of {next}", row.head.offset));
         }
-        next += 1;
+        next = row.head.offset + 1;
         if let Some((run, _)) = &row.head.run
             && everturn_core::event::is_terminal(&row.head.name)
         {

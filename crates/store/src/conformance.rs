@@ -10,9 +10,11 @@
 mod admission;
 mod claims;
 mod feed;
+mod imports;
 mod interruptions;
 mod nodes;
 mod prompts;
+mod retention;
 mod sessions;
 mod turns;
 mod world;
@@ -151,6 +153,18 @@ cases! {
         what_is_not_there_reads_as_nothing,
         numbers_are_reserved_ahead,
         inputs_in_any_mode_say_how_they_came,
+        ids_grow_whatever_the_clock_does,
+    }
+    retention {
+        each_range_becomes_one_snapshot,
+        a_feed_explains_every_number,
+        every_cursor_is_answered_with_the_rest,
+        pruning_again_or_from_everywhere_changes_nothing,
+        what_is_not_over_keeps_its_events,
+        a_deleted_session_is_passed_over,
+        a_long_range_grows_over_many_transactions,
+        a_snapshot_is_of_bounded_size,
+        many_runs_are_gone_through_in_the_order_of_their_ends,
     }
     sessions {
         a_session_is_read_back_whole,
@@ -167,6 +181,13 @@ cases! {
         receipts_are_forgotten_in_the_end,
         an_input_is_withdrawn_by_its_sender,
         viewers_are_known_by_node,
+    }
+    imports {
+        an_imported_run_reads_like_any_other,
+        an_import_is_known_again,
+        an_import_collides_with_nothing,
+        an_import_is_whole_or_not_there,
+        an_imported_ending_is_only_told,
     }
     nodes {
         nodes_come_and_go,

@@ -122,6 +122,9 @@ pub enum Refusal {
         /// Since when.
         since: Timestamp,
     },
+    /// What was to be imported is not a run as one is kept here, or cannot be read to its end.
+    #[error("the run cannot be imported: {0}")]
+    BadImport(String),
     /// A record that the turn may not write in its state: a bug of the caller, named.
     #[error("a record does not fit the turn's state: {0}")]
     BadRecord(&'static str),

@@ -40,6 +40,8 @@ struct Rows {
     runs_of_session: BTreeMap<(SessionKey, u64, RunId), ()>,
     events: BTreeMap<(SessionKey, u64), EventRow>,
     gaps: BTreeMap<(SessionKey, u64), Gap>,
+    /// Up to which seq a run has no token events left; `None`: it has none at all.
+    pruned: BTreeMap<RunId, Option<u64>>,
     messages: BTreeMap<(SessionKey, u64), Message>,
     calls: BTreeMap<CallId, ToolCall>,
     calls_of_run: BTreeMap<(RunId, u64, u32, CallId), ()>,

@@ -1,13 +1,13 @@
 //! Everything that can be asked of a store's writer, and what it answers.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use everturn_core::digest::Digest;
 use everturn_core::event::{EventHead, Record};
 use everturn_core::{
     Choice, Content, Evidence, Input, InputId, Mode, NodeId, Policy, Principal, Prompt, PromptId,
-    RequestId, Run, RunId, Session, SessionId, SessionKey, TokenId,
+    RequestId, Run, RunId, Session, SessionId, SessionKey, Timestamp, TokenId,
 };
 
 use crate::error::{OpError, StorageError, StorageErrorKind};
@@ -262,6 +262,24 @@ ops! {
         /// Whether a viewer who may submit is attached.
         viewed: bool,
     }
+    /// Takes a run in that happened elsewhere, whole or not at all, and once: its identity is
+    /// (principal, session, run id there), and its digest that of its events. It gets an id of ours,
+    /// so that it can collide with nothing; it is never claimed, continued or shown to a model but
+    /// for its text, which becomes a message.
+    ImportRun(|_| true) -> Imported(Box<Imported>) {
+        /// Which session takes it in. One that nobody has seen is created.
+        key: SessionKey,
+        /// What the run is called where it comes from.
+        source: RunId,
+        /// Digest of its events, see [`everturn_core::digest::JournalDigest`].
+        digest: Digest,
+        /// Its events in order, the last one being its terminal event and no other.
+        events: ForeignEvents,
+        /// Who imports it.
+        node: NodeId,
+        /// Sessions that the principal may have.
+        sessions_max: u64,
+    }
     /// Decides about an interrupted turn, by a person.
     Decide(|_| true) -> Decided(Box<Decided>) {
         /// Which session.
@@ -334,6 +352,73 @@ ops! {
         /// Tombstones, and nodes that ended, older than this go.
         before: everturn_core::Timestamp,
     }
+    /// Puts one snapshot in the place of each range of token events, in runs that ended long ago:
+    /// some of them, within `limits::PRUNE_ROWS`, `PRUNE_BYTES` and `PRUNE_RUNS`. Repeated with the
+    /// place that it answers until there is no more; any node may do it at any time.
+    PruneEvents(|_| false) -> Pruned(Pruned) {
+        /// Runs that ended before this.
+        before: Timestamp,
+        /// Runs behind this place; `None`: from the one that ended first.
+        after: Option<EndedRun>,
+    }
+}
+
+/// The place of a run in the order of ends.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EndedRun {
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// Which.
+    pub id: RunId,
+}
+
+/// One event of a run that happened elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignEvent {
+    /// When it was recorded there.
+    pub at: Timestamp,
+    /// Name, as ours are: `a-z`, dots and underscores.
+    pub name: String,
+    /// A JSON object that readers can take for the body of an event of this name.
+    pub body: String,
+}
+
+/// Events that are pulled one by one while they are stored, so that a long run takes no memory. They
+/// can be pulled once: a clone shares them.
+#[derive(Clone)]
+pub struct ForeignEvents(Arc<Mutex<Pulled>>);
+
+type Pulled = Box<dyn Iterator<Item = Result<ForeignEvent, String>> + Send>;
+
+impl ForeignEvents {
+    /// From anything that gives them in order. An error says why no more can be had, in words; then
+    /// nothing is imported. Giving one must not wait for anything but a file.
+    pub fn new(
+        events: impl Iterator<Item = Result<ForeignEvent, String>> + Send + 'static,
+    ) -> Self {
+        Self(Arc::new(Mutex::new(Box::new(events))))
+    }
+
+    pub(crate) fn pull(&self) -> Option<Result<ForeignEvent, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).next()
+    }
+}
+
+impl std::fmt::Debug for ForeignEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ForeignEvents").finish_non_exhaustive()
+    }
+}
+
+/// What an import answers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Imported {
+    /// The record of the import.
+    pub input: Input,
+    /// The run as it is here.
+    pub run: Run,
+    /// Whether it was here already; then nothing changed.
+    pub replayed: bool,
 }
 
 /// What changes in a session. `None` leaves a field as it is.
@@ -433,6 +518,21 @@ pub struct Interrupted {
     pub decision: Option<everturn_core::recovery::Decision>,
 }
 
+/// What pruning token events answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Token events that were there one by one and are not any more.
+    pub events: u64,
+    /// Snapshots that stand in their place (those that only grew included).
+    pub snapshots: u64,
+    /// Rows that were read.
+    pub rows: u64,
+    /// Where to go on.
+    pub after: Option<EndedRun>,
+    /// Whether there may be more.
+    pub more: bool,
+}
+
 /// What a person's decision answers.
 #[derive(Debug, Clone)]
 pub struct Decided {
@@ -456,6 +556,8 @@ pub enum Reply {
     Claimed(Box<Claimed>),
     Written(Written),
     Interrupted(Interrupted),
+    Pruned(Pruned),
+    Imported(Box<Imported>),
     Decided(Box<Decided>),
     Run(Box<Run>),
     Prompt(Box<Prompt>),

@@ -64,6 +64,17 @@ pub enum StoredEvent {
     },
 }
 
+impl StoredEvent {
+    /// Its seq, for an event of a run.
+    #[must_use]
+    pub fn seq(&self) -> Option<u64> {
+        match self {
+            Self::Good(row) => row.head.run.as_ref().map(|run| run.1),
+            Self::Malformed { seq, .. } => *seq,
+        }
+    }
+}
+
 /// A session that needs a node's attention.
 #[derive(Debug, Clone)]
 pub struct Work {

@@ -2,10 +2,12 @@
 
 use everturn_core::{
     CallId, Input, InputId, LeaseExpiry, Message, NodeId, Principal, Prompt, PromptId, RequestId,
-    Run, RunId, Session, SessionKey, TokenId, ToolCall,
+    Run, RunId, Session, SessionKey, Timestamp, TokenId, ToolCall,
 };
 
 use crate::error::StorageError;
+use crate::op::EndedRun;
+use crate::read::StoredEvent;
 use crate::rows::{EventRow, Gap, Node, Token, Tombstone};
 
 type Result<T> = std::result::Result<T, StorageError>;
@@ -50,7 +52,19 @@ pub trait Tx {
     /// Appends an event; its offset is the session's next.
     fn push_event(&mut self, key: &SessionKey, row: &EventRow) -> Result<()>;
     /// A run's events with a seq above `after`, in order, at most `limit`.
-    fn run_events(&mut self, run: &Run, after: u64, limit: u32) -> Result<Vec<EventRow>>;
+    fn run_events(&mut self, run: &Run, after: u64, limit: u32) -> Result<Vec<StoredEvent>>;
+    /// Removes the events of a session from one offset to another, both included.
+    fn remove_events(&mut self, key: &SessionKey, from: u64, to: u64) -> Result<()>;
+    /// Runs that ended before a time and may have token events left, in the order of ends, behind a
+    /// place, at most `limit`; each with the seq up to which none is left.
+    fn prunable(
+        &mut self,
+        before: Timestamp,
+        after: Option<&EndedRun>,
+        limit: u32,
+    ) -> Result<Vec<(Run, u64)>>;
+    /// Notes up to which seq a run has no token events left; `None`: it has none at all.
+    fn put_pruned(&mut self, run: &RunId, to: Option<u64>) -> Result<()>;
     /// Records lost numbers.
     fn put_gap(&mut self, key: &SessionKey, run: &RunId, gap: &Gap) -> Result<()>;
 
@@ -101,7 +115,7 @@ pub trait Tx {
 
     /// Forgets tombstones, with the inputs and runs of their sessions, that are older than the
     /// given time. Returns how many.
-    fn prune_tombstones(&mut self, before: everturn_core::Timestamp) -> Result<u64>;
+    fn prune_tombstones(&mut self, before: Timestamp) -> Result<u64>;
     /// Forgets nodes that ended before the given time and hold no lease.
-    fn prune_nodes(&mut self, before: everturn_core::Timestamp) -> Result<()>;
+    fn prune_nodes(&mut self, before: Timestamp) -> Result<()>;
 }

@@ -217,11 +217,44 @@ test("events of a newer server are passed over, and the cursor moves on", () => 
 });
 
 test("a pruned range reads as its text", () => {
-  const state = [
-    { event: "run.started", offset: 2, run_id: "r", seq: 1, generation: 1 },
-    { event: "text.snapshot", offset: 3, run_id: "r", seq: 2, from: 2, to: 9, text: "all of it" },
-  ].reduce(reduce, emptyState("s"));
+  const call = { id: "c", name: "shell", state: "intended" };
+  const run = { run_id: "r" };
+  const events = [
+    { event: "run.started", offset: 2, ...run, seq: 1, generation: 1 },
+    { event: "text.snapshot", offset: 5, ...run, seq: 4, from: 2, to: 4, text: "", reasoning: "so it is" },
+    { event: "text.snapshot", offset: 13, ...run, seq: 12, from: 5, to: 12, text: "all of it" },
+    { event: "tool.intended", offset: 14, ...run, seq: 13, call },
+    { event: "text.snapshot", offset: 16, ...run, seq: 15, from: 14, to: 15, text: "", call_id: "c", output: "1\n2\n" },
+  ];
+  const state = events.reduce(reduce, emptyState("s"));
   assert.equal(state.live.text, "all of it");
+  assert.equal(state.live.reasoning, "so it is");
+  assert.equal(state.outputs.c, "1\n2\n");
+  assert.equal(state.calls.c.state, "running");
+});
+
+test("a page that had read a part of a range before it was pruned shows nothing twice", () => {
+  const run = { run_id: "r" };
+  const pieces = [
+    { event: "run.started", offset: 2, ...run, seq: 1, generation: 1 },
+    { event: "reasoning.delta", offset: 3, ...run, seq: 2, text: "so " },
+    { event: "reasoning.delta", offset: 4, ...run, seq: 3, text: "it is" },
+    { event: "text.delta", offset: 5, ...run, seq: 4, text: "all " },
+    { event: "text.delta", offset: 6, ...run, seq: 5, text: "of it" },
+    { event: "tool.output", offset: 7, ...run, seq: 6, call_id: "c", text: "1\n" },
+    { event: "tool.output", offset: 8, ...run, seq: 7, call_id: "c", text: "2\n" },
+  ];
+  const pruned = [
+    pieces[0],
+    { event: "text.snapshot", offset: 4, ...run, seq: 3, from: 2, to: 3, text: "", reasoning: "so it is" },
+    { event: "text.snapshot", offset: 6, ...run, seq: 5, from: 4, to: 5, text: "all of it" },
+    { event: "text.snapshot", offset: 8, ...run, seq: 7, from: 6, to: 7, text: "", call_id: "c", output: "1\n2\n" },
+  ];
+  const whole = pieces.reduce(reduce, emptyState("s"));
+  for (let cut = 0; cut <= pieces.length; cut += 1) {
+    const seen = pieces.slice(0, cut).reduce(reduce, emptyState("s"));
+    assert.deepEqual(pruned.reduce(reduce, seen), whole, `after ${cut} events`);
+  }
 });
 
 test("a turn that failed before it wrote anything is still shown with its error", () => {

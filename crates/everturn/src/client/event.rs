@@ -54,6 +54,10 @@ pub(crate) struct Said {
     #[serde(default)]
     pub(crate) call_id: Option<String>,
     #[serde(default)]
+    pub(crate) reasoning: Option<String>,
+    #[serde(default)]
+    pub(crate) output: Option<String>,
+    #[serde(default)]
     pub(crate) prompt: Option<Prompt>,
     #[serde(default)]
     pub(crate) message: Option<Message>,
@@ -75,13 +79,36 @@ pub(crate) struct Said {
     pub(crate) output_tokens: Option<u64>,
 }
 
+/// Name and place of an event that is not one of ours.
+fn head(raw: &str) -> Option<Said> {
+    #[derive(Deserialize)]
+    struct Head {
+        event: String,
+        #[serde(default)]
+        offset: Option<u64>,
+        #[serde(default)]
+        at: String,
+        #[serde(default)]
+        run_id: Option<String>,
+        #[serde(default)]
+        seq: Option<u64>,
+    }
+    let Head { event, offset, at, run_id, seq } = serde_json::from_str(raw).ok()?;
+    let ours = everturn_api::known::NAMES.contains(&event.as_str());
+    (!ours).then(|| Said { event, offset, at, run_id, seq, ..Said::default() })
+}
+
 impl Event {
     /// Reads one.
     pub(crate) fn parse(raw: &str) -> Result<Self> {
-        let said = serde_json::from_str(raw).map_err(|error| {
-            CliError::new(Fault::Protocol, format!("an event cannot be understood: {error}"))
-                .hint("server and command line may be of different versions")
-        })?;
+        let said = match serde_json::from_str(raw) {
+            Ok(said) => said,
+            // Fields of an event that is not known here may be anything.
+            Err(error) => head(raw).ok_or_else(|| {
+                CliError::new(Fault::Protocol, format!("an event cannot be understood: {error}"))
+                    .hint("server and command line may be of different versions")
+            })?,
+        };
         Ok(Self { raw: raw.into(), said })
     }
 
@@ -111,6 +138,11 @@ mod tests {
         let event = Event::parse(raw).unwrap();
         assert_eq!((event.name(), event.said.offset), ("brand.new", Some(3)));
         assert_eq!(&*event.raw, raw);
+        // Not even its fields need be what ours are.
+        let raw = r#"{"event":"brand.new","seq":4,"call":[],"error":"x","text":1}"#;
+        let event = Event::parse(raw).unwrap();
+        assert_eq!((event.name(), event.said.seq), ("brand.new", Some(4)));
+        assert!(Event::parse(r#"{"event":"tool.finished","seq":4,"call":[]}"#).is_err());
         assert_eq!(Event::parse("{}").unwrap_err().code, "protocol_mismatch");
     }
 }

@@ -26,7 +26,7 @@ impl From<Refusal> for CliError {
             Refusal::PromptNotFound => Code::PromptNotFound,
             Refusal::AlreadyResolved => Code::AlreadyResolved,
             Refusal::Expired => Code::Expired,
-            Refusal::BadAnswer(_) => Code::BadRequest,
+            Refusal::BadAnswer(_) | Refusal::BadImport(_) => Code::BadRequest,
             Refusal::Superseded => Code::Superseded,
             Refusal::NotInterrupted => Code::NotInterrupted,
             Refusal::Fenced | Refusal::Stopped | Refusal::BadRecord(_) => Code::Internal,

@@ -60,14 +60,14 @@ pub(crate) async fn show(
 }
 
 /// What an id names.
-enum Target {
+pub(super) enum Target {
     Run(String),
     Input(String),
     Turn(String, u64),
 }
 
 impl Target {
-    fn parse(id: &str) -> Result<Self> {
+    pub(super) fn parse(id: &str) -> Result<Self> {
         if let Some((session, generation)) = id.rsplit_once(':') {
             let session = session_id(session)?.to_string();
             let generation = generation.parse().map_err(|_| {
@@ -87,7 +87,10 @@ impl Target {
     }
 }
 
-async fn find(client: &dyn Client, target: &Target) -> Result<(Option<Input>, Vec<Run>)> {
+pub(super) async fn find(
+    client: &dyn Client,
+    target: &Target,
+) -> Result<(Option<Input>, Vec<Run>)> {
     match target {
         Target::Run(id) => {
             let run = client.run(id).await?;
@@ -121,28 +124,47 @@ async fn find(client: &dyn Client, target: &Target) -> Result<(Option<Input>, Ve
 }
 
 async fn flight(client: &dyn Client, run: Run) -> Result<Flight> {
-    let mut flight = Flight { events: Vec::new(), malformed: Vec::new(), run };
-    let mut after = 0;
-    loop {
-        let RunEvents { events, malformed, last_seq, .. } =
-            client.run_events(&flight.run.run_id, after, PAGE).await?;
-        let read = events.len() + malformed.len();
-        let mut last = after;
-        for raw in &events {
+    let mut pages = Pages::new(client, &run.run_id);
+    let (mut events, mut malformed) = (Vec::new(), Vec::new());
+    while let Some(page) = pages.next().await? {
+        events.extend(page.events);
+        malformed.extend(page.malformed);
+    }
+    Ok(Flight { run, events, malformed })
+}
+
+/// A run's journal as it is now, a page at a time.
+pub(super) struct Pages<'c> {
+    client: &'c dyn Client,
+    run: String,
+    after: u64,
+    /// Where the journal ended when the last page was read.
+    end: Option<u64>,
+}
+
+impl<'c> Pages<'c> {
+    pub(super) fn new(client: &'c dyn Client, run: &str) -> Self {
+        Self { client, run: run.to_owned(), after: 0, end: None }
+    }
+
+    /// The next page; `None` behind the last one.
+    pub(super) async fn next(&mut self) -> Result<Option<RunEvents>> {
+        if self.end.is_some_and(|end| self.after >= end) {
+            return Ok(None);
+        }
+        let page = self.client.run_events(&self.run, self.after, PAGE).await?;
+        let mut last = self.after;
+        for raw in &page.events {
             last = last.max(Event::of_json(raw)?.said.seq.unwrap_or(0));
         }
-        last = malformed.iter().map(|bad| bad.seq).fold(last, u64::max);
-        flight.events.extend(events);
-        flight.malformed.extend(malformed);
-        if read == 0 {
+        last = page.malformed.iter().map(|bad| bad.seq).fold(last, u64::max);
+        if last == self.after {
             // A range of numbers may be a gap that a power loss left.
-            after = after.saturating_add(u64::from(PAGE));
-        } else {
-            after = last;
+            last = last.saturating_add(u64::from(PAGE));
         }
-        if after >= last_seq {
-            return Ok(flight);
-        }
+        self.after = last;
+        self.end = Some(page.last_seq);
+        Ok(Some(page))
     }
 }
 
@@ -314,6 +336,22 @@ fn detail(event: &Event) -> String {
                 format!("{} {} {answer}{}", prompt.id, prompt.state, by.unwrap_or_default())
             })
         }
+        "text.snapshot" => {
+            let (what, text) = match (&said.reasoning, &said.output) {
+                (Some(text), _) => ("reasoning.delta", text.as_str()),
+                (None, Some(text)) => ("tool.output", text.as_str()),
+                (None, None) => ("text.delta", said.text.as_deref().unwrap_or_default()),
+            };
+            // Other events have other things under these names.
+            #[derive(serde::Deserialize)]
+            struct Range {
+                from: u64,
+                to: u64,
+            }
+            let range = serde_json::from_str::<Range>(&event.raw);
+            let count = range.map_or(1, |range| range.to.saturating_sub(range.from) + 1);
+            format!("{what} x {count}: {} characters", text.chars().count())
+        }
         "run.failed" => said.error.as_ref().map_or_else(String::new, |error| error.code.clone()),
         "run.interrupted" => said.cause.clone().unwrap_or_default(),
         "run.cancelled" => said.by.as_deref().map(|by| format!("by {by}")).unwrap_or_default(),
@@ -352,6 +390,19 @@ mod tests {
         assert_eq!((session.as_str(), generation), ("a.b", 7));
         for bad in ["", "a", "a:", "a:x", "../x:1", ":1"] {
             assert_eq!(Target::parse(bad).err().unwrap().code, "usage", "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_pruned_range_is_told_like_its_pieces() {
+        for (rest, shown) in [
+            (r#""text":"Hello""#, "text.delta x 4: 5 characters"),
+            (r#""text":"","reasoning":"hm""#, "reasoning.delta x 4: 2 characters"),
+            (r#""text":"","call_id":"c","output":"abc""#, "tool.output x 4: 3 characters"),
+        ] {
+            let raw =
+                format!(r#"{{"event":"text.snapshot","seq":5,"from":2,"to":5,"at":"",{rest}}}"#);
+            assert_eq!(detail(&Event::parse(&raw).unwrap()), shown);
         }
     }
 

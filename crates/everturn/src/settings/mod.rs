@@ -151,6 +151,8 @@ settings! {
         "`text` or `json`";
     journal_fsync: Fsync = "journal.fsync", Some("terminal-only"), None,
         "`terminal-only`: everything but pieces of text is synced to the disk before it is acknowledged; `eager`: those, too";
+    retention_token_events_s: Count<0, 3_153_600_000> = "retention.token_events_s", Some("604800"), None,
+        "Seconds after the end of a turn that its pieces of text stay single events; then one snapshot stands for each range of them. 0: for ever";
     limits_queue: Count<1, 100_000> = "limits.queue", Some("1000"), None,
         "Inputs that may wait in one session";
     limits_sessions: Count<1, 100_000_000> = "limits.sessions", Some("100000"), None,
@@ -342,6 +344,9 @@ pub(crate) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<Stri
         "EVERTURN_LONG",
         "EVERTURN_BIN",
         "EVERTURN_CHROMIUM",
+        "EVERTURN_CURL",
+        "EVERTURN_NGINX",
+        "EVERTURN_PYTHON",
     ];
     names
         .filter(|name| name.starts_with("EVERTURN_"))

@@ -21,6 +21,8 @@ async fn help_says_what_each_command_does() {
         &["sessions", "end", "--help"],
         &["sessions", "delete", "--help"],
         &["turn", "show", "--help"],
+        &["turn", "export", "--help"],
+        &["import", "journal", "--help"],
         &["doctor", "--help"],
         &["config", "show", "--help"],
         &["token", "--help"],

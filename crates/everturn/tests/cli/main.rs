@@ -10,6 +10,7 @@ mod config;
 mod doctor;
 mod grant;
 mod help;
+mod journal;
 mod run;
 mod serve;
 mod sessions;

@@ -57,6 +57,8 @@ pub struct Journal {
     pub malformed: Vec<Malformed>,
     /// How many there are.
     pub malformed_count: u64,
+    /// Whether a record stands behind one with a greater seq.
+    pub disordered: bool,
     /// The whole journal in short.
     pub summary: Summary,
 }
@@ -79,7 +81,7 @@ pub struct Summary {
     pub terminal_state: Option<State>,
     /// The seq of the record that says so.
     pub terminal_seq: Option<u64>,
-    /// Whether that record only closes the connection.
+    /// Whether the record that tells the outcome only closes the connection.
     bookkeeping: bool,
 }
 
@@ -181,11 +183,13 @@ fn gather(mut reader: Reader<impl BufRead>, window: Window) -> Result<Journal> {
     let mut summary = Summary::default();
     let mut malformed = Vec::new();
     let mut malformed_count = 0;
+    let mut disordered = false;
     while let Some(item) = reader.next().transpose()? {
         let problem = match item {
             Item::Malformed(problem) => problem,
             Item::Record { line, record } => match seen.add(record.seq) {
                 Ok(()) => {
+                    disordered |= record.seq < summary.last_seq;
                     summary.add(&record);
                     events.add(record);
                     continue;
@@ -204,7 +208,7 @@ fn gather(mut reader: Reader<impl BufRead>, window: Window) -> Result<Journal> {
     summary.identity = reader.identity().cloned();
     let Events { held, more, .. } = events;
     let events = held.into_values().collect();
-    Ok(Journal { events, more, malformed, malformed_count, summary })
+    Ok(Journal { events, more, malformed, malformed_count, disordered, summary })
 }
 
 /// The records with the smallest seqs of a window: all that is held of a journal.

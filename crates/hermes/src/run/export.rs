@@ -140,7 +140,10 @@ impl<W: Write> Exporter<W> {
         match name {
             "text.delta" => plain("token", name, body),
             "reasoning.delta" => plain("reasoning", name, body),
-            "text.snapshot" => whole("token", json!({ "text": text_of(body, "text") })),
+            "text.snapshot" => {
+                let (their, payload) = snapshot(body);
+                whole(their, payload)
+            }
             "tool.intended" => whole("tool", tool(body, false)),
             "tool.finished" => whole("tool_complete", tool(body, true)),
             "prompt.opened" => {
@@ -164,7 +167,7 @@ impl<W: Write> Exporter<W> {
                 // Under its own name it would tell an end that the run did not have.
                 Some(their) if is_terminal(their) => plain(name, name, body),
                 Some(their) if their.trim() == their && !their.is_empty() => {
-                    plain(their, name, body)
+                    foreign(their, name, body)
                 }
                 _ if name.contains('.') && name.trim() == name => plain(name, name, body),
                 _ => whole(MISSING, json!({})),
@@ -258,9 +261,25 @@ fn plain(their: &str, name: &str, body: &str) -> Theirs {
     Theirs::new(their, payload)
 }
 
+/// A foreign event, whose payload is a field of its body.
+fn foreign(their: &str, name: &str, body: &str) -> Theirs {
+    let [payload] = members(body, ["payload"]).unwrap_or_default();
+    let payload = payload.map(RawValue::get).filter(|payload| has_no_mark(payload));
+    match payload {
+        // The importer would make the same of it without a mark.
+        Some(payload)
+            if ours(their).as_deref() == Some(name)
+                && body == format!("{{\"payload\":{payload}}}") =>
+        {
+            Theirs::new(their, payload.to_owned())
+        }
+        _ => Theirs::new(their, mark_whole(name, body, payload.unwrap_or("{}"))),
+    }
+}
+
 /// A foreign event whose name is not one of ours.
 fn other(name: &str, body: &str) -> Theirs {
-    let [event, payload] = members(body, ["event", "payload"]).unwrap_or_default();
+    let [event, payload] = members(body, ["name", "payload"]).unwrap_or_default();
     match (text(event), payload) {
         (Some(event), Some(payload)) if !event.is_empty() && event.trim() == event => {
             let theirs = Some(payload.get()).filter(|payload| has_no_mark(payload));
@@ -281,6 +300,17 @@ fn malformed_record(error: &str) -> Theirs {
 
 fn text_of(object: &str, name: &'static str) -> Option<String> {
     members(object, [name]).and_then(|[member]| text(member))
+}
+
+/// All of the text of a range of pieces that was pruned, as one piece.
+fn snapshot(body: &str) -> (&'static str, Value) {
+    if let Some(text) = text_of(body, "reasoning") {
+        return ("reasoning", json!({ "text": text }));
+    }
+    match text_of(body, "output") {
+        Some(text) => ("tool.output", json!({ "call_id": text_of(body, "call_id"), "text": text })),
+        None => ("token", json!({ "text": text_of(body, "text") })),
+    }
 }
 
 /// A tool's call that began or ended.

@@ -2,7 +2,7 @@
 
 use everturn_core::event::is_terminal;
 use everturn_core::run::{Cause, TerminalState};
-use everturn_core::{CallId, Principal};
+use everturn_core::{CallId, Principal, Timestamp};
 use serde_json::{Value, json};
 
 use super::names::{
@@ -12,14 +12,19 @@ use super::{RunEvent, RunItem};
 use crate::journal::{Record, State, Summary};
 use crate::object::{members, present};
 
+/// Stands for a node where none is known.
+const NOT_KNOWN: &str = "unknown";
+
 /// Makes our events of a journal's records, given in the order of their seqs.
 ///
 /// Records that carry the mark of an export become exactly what was exported. Of the others, the one
 /// that tells the run's outcome becomes its terminal event; what the earlier tools know and we do not
-/// (titles, warnings, what only closes a connection) becomes `hermes.NAME` with the payload as its
+/// (titles, warnings, what only closes a connection) becomes `hermes.NAME` with the payload in its
 /// body, and is never terminal, also where it stands behind the end.
 #[derive(Debug)]
 pub struct Importer {
+    /// Whether readers can take a body for that of an event of this name.
+    fits: fn(&str, &str) -> bool,
     /// The record that tells how the run ended.
     terminal: Option<(u64, State)>,
     by: Principal,
@@ -27,6 +32,7 @@ pub struct Importer {
     open: Vec<(String, String)>,
     /// The last record told of, as far as the evidence of an interruption goes.
     last: Option<(u64, String)>,
+    last_at: Timestamp,
     /// Whether the text so far ends where a new paragraph may begin.
     paragraph: bool,
 }
@@ -37,14 +43,34 @@ impl Importer {
     #[must_use]
     pub fn new(summary: &Summary, by: Principal) -> Self {
         let terminal = summary.terminal_seq.zip(summary.terminal_state);
-        Self { terminal, by, open: Vec::new(), last: None, paragraph: true }
+        let fits = |_: &str, _: &str| true;
+        Self {
+            fits,
+            terminal,
+            by,
+            open: Vec::new(),
+            last: None,
+            last_at: Timestamp(0),
+            paragraph: true,
+        }
+    }
+
+    /// Lets nothing be one of our events (name, body) that readers could not take for one. A mark
+    /// that claims it is not believed, and a record that would be translated to it is kept as what
+    /// only the earlier tools know.
+    #[must_use]
+    pub fn checking(mut self, fits: fn(&str, &str) -> bool) -> Self {
+        self.fits = fits;
+        self
     }
 
     /// What a record is; `None` for the mark of a number that no event has.
     pub fn record(&mut self, record: &Record) -> Option<RunItem> {
         let tells_the_end = self.terminal.is_some_and(|(seq, _)| seq == record.seq);
         // A run ends once, whatever its journal claims.
-        let marked = marked(&record.payload).filter(|(name, _)| tells_the_end == is_terminal(name));
+        let marked = marked(&record.payload).filter(|(name, body)| {
+            tells_the_end == is_terminal(name) && (self.fits)(name, body.get())
+        });
         let (name, body) = match marked {
             Some((name, body)) => (name, body.get().to_owned()),
             None => match record.event.as_str() {
@@ -53,10 +79,14 @@ impl Importer {
                     let error = record.payload_text("error").unwrap_or_default();
                     return Some(RunItem::Malformed { seq: record.seq, error });
                 }
-                _ => self.translate(record),
+                _ => {
+                    let (name, body) = self.translate(record);
+                    if (self.fits)(&name, &body) { (name, body) } else { other(record) }
+                }
             },
         };
         self.last = Some((record.seq, name.clone()));
+        self.last_at = record.at();
         // Every body above is an object; should one not be, that is told in its place.
         Some(match RunEvent::new(record.seq, name, record.at(), &body) {
             Ok(event) => RunItem::Event(event),
@@ -93,7 +123,7 @@ impl Importer {
                 ("tool.finished".to_owned(), json!({ "call": call }).to_string())
             }
             "interim_assistant" => self.interim(record),
-            _ => match ours(event) {
+            _ => match ours(event).filter(|name| !name.starts_with(FOREIGN)) {
                 Some(name) => {
                     if name == "text.delta" {
                         self.said(&record.payload_text("text").unwrap_or_default());
@@ -178,24 +208,38 @@ impl Importer {
             }
             (TerminalState::Interrupted, cause) => {
                 let cause = cause.unwrap_or(Cause::Unknown);
-                let mut evidence = json!({ "text": message });
-                if let Some((seq, event)) = &self.last {
-                    evidence["last_seq"] = (*seq).into();
-                    evidence["last_event"] = event.as_str().into();
-                }
+                let (last_seq, last_event) = self.last.clone().unwrap_or_default();
+                // Who held it and who saw it end is not in a journal.
+                let evidence = json!({
+                    "text": message,
+                    "holder": NOT_KNOWN,
+                    "rebooted": false,
+                    "observer": NOT_KNOWN,
+                    "observer_started_at": record.at().rfc3339(),
+                    "newer_process": false,
+                    "last_seq": last_seq,
+                    "last_event": last_event,
+                    "last_event_at": self.last_at.rfc3339(),
+                });
                 ("run.interrupted", json!({ "cause": cause.as_str(), "evidence": evidence }))
             }
         }
     }
 }
 
-/// What only the earlier tools know.
+/// What only the earlier tools know. The payload is a field of the body, because its own fields may
+/// have the names of ours.
 fn foreign(record: &Record) -> (String, String) {
     let name = format!("{FOREIGN}{}", record.event);
     let payload = record.payload.get();
     if is_plain(&record.event) && payload.starts_with('{') && name != FOREIGN_OTHER {
-        return (name, payload.to_owned());
+        return (name, format!("{{\"payload\":{payload}}}"));
     }
-    let event = Value::from(record.event.as_str());
-    (FOREIGN_OTHER.to_owned(), format!("{{\"event\":{event},\"payload\":{payload}}}"))
+    other(record)
+}
+
+/// The same for a record whose name could not be one of ours.
+fn other(record: &Record) -> (String, String) {
+    let (name, payload) = (Value::from(record.event.as_str()), record.payload.get());
+    (FOREIGN_OTHER.to_owned(), format!("{{\"name\":{name},\"payload\":{payload}}}"))
 }

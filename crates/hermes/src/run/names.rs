@@ -15,7 +15,8 @@ pub const MALFORMED: &str = "everturn.malformed";
 /// Ignored by the earlier tools.
 pub const MISSING: &str = "everturn.missing";
 
-/// What the names of events begin with that only the earlier tools know.
+/// What the names of events begin with that only the earlier tools know. Their bodies have the field
+/// `payload`.
 pub const FOREIGN: &str = "hermes.";
 
 /// A foreign event whose name could not be one of ours, with that name and its payload in its body.

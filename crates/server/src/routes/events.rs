@@ -83,10 +83,10 @@ pub(super) async fn many(
     }
     let cursor = match cursor.as_deref() {
         None => None,
-        Some("0") => Some(FeedCursor::new(sessions.iter().map(|id| (id, 0)))),
+        Some("0") => Some(FeedCursor::new(&caller.principal, sessions.iter().map(|id| (id, 0)))),
         Some(text) => Some(FeedCursor::decode(text)?),
     };
-    let place = |id: &SessionId| cursor.as_ref().and_then(|cursor| cursor.offset(id));
+    let place = |id: &SessionId| cursor.as_ref()?.offset(&caller.principal, id);
     let is_foreign = cursor.is_some() && !sessions.iter().any(|id| place(id).is_some());
     for id in &sessions {
         view(&server, &key(&caller.principal, id.clone())).await?;
@@ -99,7 +99,7 @@ pub(super) async fn many(
         let key = key(&caller.principal, id.clone());
         streams.push((id, server.engine().session_stream(&key, after, viewer).await?));
     }
-    let (feed, prelude) = sse::Many::open(&server, streams, is_foreign).await?;
+    let (feed, prelude) = sse::Many::open(&server, &caller.principal, streams, is_foreign).await?;
     Ok(sse::response(&server, caller, slot, feed, &prelude))
 }
 

@@ -6,7 +6,7 @@
 //! once, when all of them are live.
 
 use bytes::BytesMut;
-use everturn_core::SessionId;
+use everturn_core::{Principal, SessionId};
 use everturn_engine::live::{Item, Stream};
 use everturn_store::StorageError;
 use futures::stream::{BoxStream, SelectAll};
@@ -32,10 +32,11 @@ pub(crate) struct Many {
 }
 
 impl Many {
-    /// Opens the streams of these sessions, and writes what they say at once. With `is_foreign`
+    /// Opens the streams of these sessions of the principal, and writes what they say at once. With `is_foreign`
     /// the client's cursor named none of them.
     pub(crate) async fn open(
         server: &Server,
+        principal: &Principal,
         streams: Vec<(SessionId, Stream)>,
         is_foreign: bool,
     ) -> Answer<(Self, BytesMut)> {
@@ -74,7 +75,7 @@ impl Many {
             sessions.push(id);
             items.push(labelled(index, stream));
         }
-        let cursor = FeedCursor::new(sessions.iter().zip(offsets));
+        let cursor = FeedCursor::new(principal, sessions.iter().zip(offsets));
         let opened = json!({ "event": "opened", "from": cursor.encode(), "sessions": Value::Object(places) });
         let mut prelude = BytesMut::new();
         frame::event(&mut prelude, None, "opened", opened.to_string().as_bytes());
@@ -111,7 +112,7 @@ impl Many {
             Item::End => {
                 if let Some(id) = self.sessions.get(index) {
                     // The session is gone, and its feed with it; the others go on.
-                    reset(out, id, "lost", self.cursor.offset(id).unwrap_or(0));
+                    reset(out, id, "lost", self.cursor.get(index).unwrap_or(0));
                 }
                 self.catch_up(out, index);
             }

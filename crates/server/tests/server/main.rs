@@ -27,7 +27,9 @@ macro_rules! on_both_stores {
 mod access;
 mod bad_input;
 mod connection;
+mod edges;
 mod events;
+mod histories;
 mod inputs;
 mod later;
 mod limits;
@@ -36,6 +38,8 @@ mod operation;
 mod page;
 mod prompts;
 mod puppet;
+mod reader;
+mod retention;
 mod sessions;
 mod sse;
 mod virtually;

@@ -33,7 +33,7 @@ impl Puppet {
         self.released.add_permits(1);
     }
 
-    fn answer(&self, said: &str, has_result: bool) -> Result<ModelStream, ProviderError> {
+    fn answer(&self, said: &str, results: usize) -> Result<ModelStream, ProviderError> {
         let (verb, rest) = said.split_once(' ').unwrap_or((said, ""));
         let text = |text: String| Ok(ModelEvent::Text(text));
         let done = || {
@@ -58,25 +58,58 @@ impl Puppet {
                     .chain(futures::stream::iter([done()]))
                     .boxed()
             }
-            "tool" if !has_result => {
-                let call = RequestedCall {
-                    provider_id: "c1".to_owned(),
-                    name: "touch".to_owned(),
-                    arguments: r#"{"what":"it"}"#.to_owned(),
-                };
-                let reply = ModelReply { calls: vec![call], ..ModelReply::default() };
-                futures::stream::iter([Ok(ModelEvent::Done(reply))]).boxed()
-            }
-            "fail" => {
-                return Err(ProviderError {
-                    kind: ProviderErrorKind::Refused,
-                    message: "the model does not want to".to_owned(),
-                    retry_after: None,
-                });
-            }
+            "tool" if results == 0 => futures::stream::iter([Ok(call())]).boxed(),
+            "fail" => return Err(refusal()),
+            "play" => play(rest, results),
             _ => futures::stream::iter([text(rest.to_owned()), done()]).boxed(),
         })
     }
+}
+
+/// An answer that ends with a call.
+fn call() -> ModelEvent {
+    let call = RequestedCall {
+        provider_id: "c1".to_owned(),
+        name: "touch".to_owned(),
+        arguments: r#"{"what":"it"}"#.to_owned(),
+    };
+    ModelEvent::Done(ModelReply { calls: vec![call], ..ModelReply::default() })
+}
+
+fn refusal() -> ProviderError {
+    ProviderError {
+        kind: ProviderErrorKind::Refused,
+        message: "the model does not want to".to_owned(),
+        retry_after: None,
+    }
+}
+
+/// The answer of a round of `play`.
+fn play(rounds: &str, round: usize) -> ModelStream {
+    let mut later = rounds.split('|').skip(round);
+    let mut words: Vec<String> =
+        later.next().unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+    words.push(if later.next().is_some() { "call" } else { "end" }.to_owned());
+    let events = futures::stream::iter(words.into_iter().enumerate());
+    let events = events.filter_map(|(number, word)| async move {
+        Some(match &*word {
+            "t" => Ok(ModelEvent::Text(format!("piece {number} "))),
+            "r" => Ok(ModelEvent::Reasoning(format!("thought {number} "))),
+            "big" => Ok(ModelEvent::Text("big ".repeat(75_000))),
+            "y" => {
+                tokio::task::yield_now().await;
+                return None;
+            }
+            "z" => {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                return None;
+            }
+            "fail" => Err(refusal()),
+            "call" => Ok(call()),
+            _ => Ok(ModelEvent::Done(ModelReply::default())),
+        })
+    });
+    events.boxed()
 }
 
 #[async_trait]
@@ -87,18 +120,18 @@ impl Provider for Puppet {
 
     async fn request(&self, request: ModelRequest) -> Result<ModelStream, ProviderError> {
         let mut said = String::new();
-        let mut has_result = false;
+        let mut results = 0;
         for message in &request.messages {
             match message {
                 ViewMessage::User(content) => {
                     said = content.plain();
-                    has_result = false;
+                    results = 0;
                 }
-                ViewMessage::ToolResult { .. } => has_result = true,
+                ViewMessage::ToolResult { .. } => results += 1,
                 ViewMessage::Assistant { .. } => {}
             }
         }
-        self.answer(&said, has_result)
+        self.answer(&said, results)
     }
 }
 

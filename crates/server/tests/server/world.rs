@@ -75,6 +75,8 @@ impl Answer {
 pub(crate) struct World {
     /// The store, where it is the one in memory.
     pub(crate) store: Arc<MemoryStore>,
+    /// The store, whichever it is.
+    pub(crate) any_store: Arc<dyn Store>,
     /// The home, where it is on SQLite.
     _home: Option<TempDir>,
     pub(crate) engine: Engine,
@@ -114,6 +116,11 @@ impl World {
 
     /// On a fresh home, as a real server is.
     pub(crate) async fn sqlite() -> Self {
+        Self::sqlite_with(|_, _| {}).await
+    }
+
+    /// On a fresh home, with other settings.
+    pub(crate) async fn sqlite_with(change: impl FnOnce(&mut Config, &mut ServerConfig)) -> Self {
         let home = TempDir::new().unwrap();
         let clock = Arc::new(SystemClock::new().unwrap());
         let node = NodeId::from_uuid(uuid::Uuid::now_v7());
@@ -121,7 +128,7 @@ impl World {
         options.node_id = Some(node.clone());
         let store = tokio::task::spawn_blocking(|| SqliteStore::open(options).unwrap());
         let store = Arc::new(store.await.unwrap());
-        let mut world = Self::serve(store, node, |_, _| {}).await;
+        let mut world = Self::serve(store, node, change).await;
         world._home = Some(home);
         world
     }
@@ -152,7 +159,7 @@ impl World {
             ..ServerConfig::default()
         };
         change(&mut config, &mut settings);
-        let engine = Engine::open(store, config).await.unwrap();
+        let engine = Engine::open(Arc::clone(&store), config).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -162,6 +169,7 @@ impl World {
         let served = Some(tokio::spawn(async move { serving.await.unwrap() }));
         Self {
             store: memory(),
+            any_store: store,
             _home: None,
             engine,
             puppet,

@@ -19,6 +19,7 @@ mod drain;
 mod fence;
 mod load;
 mod provider;
+mod retention;
 mod tools;
 mod torture;
 mod two;

@@ -1,9 +1,15 @@
 //! Viewers: slow ones, late ones, lost ones (P6, P7).
 
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use everturn_sim::crowd::{self, Crowd, Digest, Watched};
 use everturn_sim::follow::{Follower, Source};
-use everturn_sim::server::Home;
+use everturn_sim::server::{Home, allow_open_files};
 use everturn_sim::{history, tier};
 use reqwest::Method;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpSocket;
 
 use crate::common::{runs, seen, verify};
 
@@ -101,4 +107,117 @@ async fn a_cursor_ahead_is_answered_with_a_reset() {
     let run = turns["data"][0]["run_id"].as_str().unwrap().to_owned();
     let path = format!("/v1/runs/{run}/events?after=1000000");
     assert_eq!(client.get(&path).await.unwrap().problem(400).unwrap(), "bad_cursor");
+}
+
+/// P12: viewers that read nothing at all cost a turn that writes megabytes no time, and what they cost
+/// the server in memory does not grow with what is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn viewers_that_read_nothing_cost_neither_time_nor_memory() {
+    const VIEWERS: usize = 64;
+    let piece = "0123456789abcde ".repeat(64);
+    let script = format!("[[rule]]\nreply = [{{ pieces = [\"{piece}\"], repeat = 3000 }}]\n");
+    let home = Home::new().unwrap();
+    let server = home.serve(&home.script(&script).unwrap()).unwrap().start().await.unwrap();
+    let client = home.client().unwrap();
+    let turn = async |session: &str, name: &str| {
+        let start = Instant::now();
+        let accepted = client.say(session, name, "go").await.unwrap();
+        assert_eq!(client.outcome(&accepted.input_id).await.unwrap()["outcome"], "completed");
+        start.elapsed()
+    };
+    let alone = turn("alone", "r0").await;
+    client.post("/v1/sessions", &serde_json::json!({ "id": "seen" })).await.unwrap();
+    let mut unread = Vec::new();
+    let address = client.address().trim_start_matches("http://").parse().unwrap();
+    for _ in 0..VIEWERS {
+        // Its kernel takes little, so that what it does not read stays with the server.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4 << 10).unwrap();
+        let mut viewer = socket.connect(address).await.unwrap();
+        let request = "GET /v1/sessions/seen/events?after=0 HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        viewer.write_all(request.as_bytes()).await.unwrap();
+        let mut begun = [0; 12];
+        viewer.read_exact(&mut begun).await.unwrap();
+        assert_eq!(&begun, b"HTTP/1.1 200");
+        unread.push(viewer);
+    }
+    // The first one goes into what the kernel keeps for each of them, which costs what writing costs.
+    turn("seen", "r1").await;
+    let before = server.resident_bytes().unwrap();
+    for name in ["r2", "r3"] {
+        let watched = turn("seen", name).await;
+        assert!(watched < alone * 3 + Duration::from_secs(2), "{watched:?}, and {alone:?} unseen");
+    }
+    let grown = server.resident_bytes().unwrap().saturating_sub(before);
+    // The two answers, kept for each viewer, were four hundred megabytes.
+    assert!(grown < 64 << 20, "{grown} bytes more than after the first turn, {before}");
+    drop(unread);
+}
+
+/// P6, P7: many viewers of many turns, and a kill in the middle: each of them gets everything once.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_viewers_miss_nothing_and_see_nothing_twice_over_a_kill() {
+    let runs = tier::count(10, 100);
+    let viewers = tier::count(100, 1_000);
+    let seconds = tier::count(10, 60);
+    let pieces = seconds * 50;
+    allow_open_files(4 * viewers as u64 + 1_024).unwrap();
+    let script = format!(
+        "[[rule]]\nreply = [{{ pieces = [\"w{{{{n}}}} \"], repeat = {pieces}, delay_ms = 20 }}]\n"
+    );
+    let home = Home::new().unwrap();
+    let mut server = home.serve(&home.script(&script).unwrap()).unwrap().start().await.unwrap();
+    let client = home.client().unwrap();
+    let sessions: Vec<String> = (0..runs).map(|number| format!("v-{number}")).collect();
+    let mut accepted = Vec::new();
+    let mut first_runs = Vec::new();
+    for session in &sessions {
+        accepted.push(client.say(session, "r1", "go").await.unwrap());
+        let run = everturn_sim::wait::until("a run", || async {
+            let view = client.session(session).await?;
+            Ok(view["running"]["run_id"].as_str().map(str::to_owned))
+        });
+        first_runs.push(run.await.unwrap());
+    }
+    // Of ten viewers of a session, two watch the run that is cut off.
+    let watched = (0..viewers).map(|number| match number / runs % 5 {
+        4 => Watched::Run(first_runs[number % runs].clone()),
+        _ => Watched::Feed(sessions[number % runs].clone()),
+    });
+    let crowd = Crowd::start(&client, watched);
+    let patience = Duration::from_secs(60 + 6 * seconds as u64);
+    let half = (viewers * pieces / 2) as u64;
+    everturn_sim::wait::until_for(patience, "the middle", || async {
+        Ok((crowd.events() >= half).then_some(()))
+    })
+    .await
+    .unwrap();
+    assert!(crowd.attached() >= viewers);
+    server.restart().await.unwrap();
+    let read = crowd.finish(patience).await.unwrap();
+    assert_eq!(read.len(), viewers);
+    for one in &accepted {
+        let ended = client.outcome_within(&one.input_id, patience).await.unwrap();
+        assert_eq!(ended["outcome"], "completed", "{ended}");
+    }
+
+    // What every one of them should have read: up to the event at which it left.
+    let histories = history::read(&client, sessions.clone()).await.unwrap();
+    let mut wanted: HashMap<String, Digest> = HashMap::new();
+    for history in &histories {
+        let end = history.feed.iter().position(|seen| seen.event == "run.completed").unwrap();
+        let feed = history.feed[..=end].iter().map(|seen| seen.data.as_str());
+        wanted.insert(history.id.clone(), crowd::digest(feed));
+        for run in &history.runs {
+            let events = run.events.iter().map(String::as_str);
+            wanted.insert(run.id().to_owned(), crowd::digest(events));
+        }
+        assert_eq!(history.runs.len(), 2, "{}: the kill met its turn", history.id);
+    }
+    for (watched, digest) in read {
+        let (Watched::Feed(name) | Watched::Run(name)) = &watched;
+        assert_eq!(digest, wanted[name], "{watched:?}");
+    }
+    let names: Vec<&str> = sessions.iter().map(String::as_str).collect();
+    verify(&client, &names, accepted, vec![]).await;
 }

@@ -97,7 +97,7 @@ pub(super) async fn the_sink_is_told_before_the_caller(world: World) {
 }
 
 /// Waits for all of some futures, in one task.
-async fn futures_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+pub(super) async fn futures_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
     let mut done: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {
@@ -224,4 +224,54 @@ pub(super) async fn inputs_in_any_mode_say_how_they_came(world: World) {
     assert_eq!(accepted[1]["request_id"], "r-2");
     assert_eq!(accepted[1]["text"], Content::text("now").plain());
     drop(turn);
+}
+
+/// Ids are unique and sorted with 100 000 events in a tight loop while the clock is set back again and
+/// again: those of events, and those of whatever else is named.
+pub(super) async fn ids_grow_whatever_the_clock_does(world: World) {
+    const WRITES: u64 = 200;
+    const EACH: u64 = 500;
+    let key = key("s");
+    let turn = world.turn_of(&key, "r-1", "n1").await;
+    let start = world.clock_now().0;
+    world.take_seen();
+    let (mut last_seq, mut last_offset) = (turn.run.last_seq, turn.session.last_offset);
+    for write in 0..WRITES {
+        // An hour back each time, and now and then a day ahead.
+        let hours = -i64::try_from(write).unwrap() + i64::from(write % 7 == 3) * 24;
+        world.clock.set_wall_ms(start + hours * 3_600_000);
+        let records = (0..EACH).map(|at| delta(&at.to_string())).collect();
+        turn.write(records).await;
+        for frame in world.take_seen().into_iter().flat_map(|seen| seen.frames) {
+            let (run, seq) = frame.head.run.clone().unwrap();
+            assert_eq!((run, seq), (turn.run.id.clone(), last_seq + 1), "no gap, no double");
+            assert_eq!(frame.head.offset, last_offset + 1);
+            (last_seq, last_offset) = (seq, frame.head.offset);
+        }
+    }
+    assert_eq!(last_seq, turn.run.last_seq + WRITES * EACH);
+    // What is read later has the same numbers, in the same order.
+    let run = world.run_row(&turn.run.id).await;
+    assert_eq!(run.last_seq, last_seq);
+    let mut after = 0;
+    loop {
+        let page = world.store.run_events(&run, after, None, 1_000).await.unwrap();
+        let Some(last) = page.last() else { break };
+        let StoredEvent::Good(last) = last else { panic!("{last:?}") };
+        let end = last.head.run.as_ref().unwrap().1;
+        for (row, seq) in page.iter().zip(after + 1..) {
+            let StoredEvent::Good(row) = row else { panic!("{row:?}") };
+            assert_eq!(row.head.run.as_ref().map(|run| run.1), Some(seq));
+        }
+        assert_eq!(end, after + page.len() as u64);
+        after = end;
+    }
+    assert_eq!(after, last_seq);
+    turn.complete("done").await;
+    // And the next turn goes on above, in a past that has not been.
+    world.clock.set_wall_ms(1);
+    let next = world.turn_of(&key, "r-2", "n1").await;
+    assert!(next.session.last_offset > last_offset);
+    assert_eq!(next.run.generation, turn.run.generation + 1);
+    assert_ne!(next.run.id, turn.run.id);
 }

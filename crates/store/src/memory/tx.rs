@@ -9,6 +9,8 @@ use everturn_core::{
 
 use super::Rows;
 use crate::error::StorageError;
+use crate::op::EndedRun;
+use crate::read::StoredEvent;
 use crate::rows::{EventRow, Gap, Node, Token, Tombstone};
 use crate::tx::Tx;
 
@@ -216,6 +218,7 @@ impl Tx for RowTx<'_> {
             self.rows.runs.values().filter(|run| run.session_key() == *key).cloned().collect();
         for mut run in runs {
             run.error = None;
+            self.set(|rows| &mut rows.pruned, run.id.clone(), Some(None));
             self.set(|rows| &mut rows.runs, run.id.clone(), Some(run));
         }
         Ok(())
@@ -289,8 +292,45 @@ impl Tx for RowTx<'_> {
         Ok(())
     }
 
-    fn run_events(&mut self, run: &Run, after: u64, limit: u32) -> Result<Vec<EventRow>> {
-        Ok(self.rows.run_events(run, after).take(limit as usize).cloned().collect())
+    fn run_events(&mut self, run: &Run, after: u64, limit: u32) -> Result<Vec<StoredEvent>> {
+        let events = self.rows.run_events(run, after).take(limit as usize);
+        Ok(events.cloned().map(StoredEvent::Good).collect())
+    }
+
+    fn remove_events(&mut self, key: &SessionKey, from: u64, to: u64) -> Result<()> {
+        let range = (key.clone(), from)..=(key.clone(), to);
+        let places: Vec<_> = self.rows.events.range(range).map(|(at, _)| at.clone()).collect();
+        for at in places {
+            self.set(|rows| &mut rows.events, at, None);
+        }
+        Ok(())
+    }
+
+    fn prunable(
+        &mut self,
+        before: Timestamp,
+        after: Option<&EndedRun>,
+        limit: u32,
+    ) -> Result<Vec<(Run, u64)>> {
+        let mut found: Vec<(EndedRun, u64)> = self
+            .rows
+            .runs
+            .values()
+            .filter_map(|run| {
+                let ended_at = run.ended_at.filter(|at| *at < before)?;
+                let to = self.rows.pruned.get(&run.id).copied().unwrap_or(Some(0))?;
+                Some((EndedRun { ended_at, id: run.id.clone() }, to))
+            })
+            .filter(|(place, _)| after.is_none_or(|after| place > after))
+            .collect();
+        found.sort();
+        let runs = found.into_iter().take(limit as usize);
+        Ok(runs.filter_map(|(at, to)| Some((self.rows.runs.get(&at.id)?.clone(), to))).collect())
+    }
+
+    fn put_pruned(&mut self, run: &RunId, to: Option<u64>) -> Result<()> {
+        self.set(|rows| &mut rows.pruned, run.clone(), Some(to));
+        Ok(())
     }
 
     fn put_gap(&mut self, key: &SessionKey, _run: &RunId, gap: &Gap) -> Result<()> {
@@ -459,6 +499,7 @@ impl Tx for RowTx<'_> {
             let of = self.rows.runs_of_session.keys().filter(|(of, ..)| of == key);
             let runs: Vec<_> = of.cloned().collect();
             for at in runs {
+                self.set(|rows| &mut rows.pruned, at.2.clone(), None);
                 self.set(|rows| &mut rows.runs, at.2.clone(), None);
                 self.set(|rows| &mut rows.runs_of_session, at, None);
             }

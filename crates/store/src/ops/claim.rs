@@ -224,7 +224,8 @@ fn enter(
     }
     let (role, kind) = match input.kind {
         InputKind::Continuation => (Role::System, MessageKind::Continuation),
-        InputKind::Message | InputKind::Steer | InputKind::Completion => {
+        // An import is never in a queue, and so never enters here.
+        InputKind::Message | InputKind::Steer | InputKind::Completion | InputKind::Import => {
             (Role::User, MessageKind::Message)
         }
     };

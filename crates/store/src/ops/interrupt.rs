@@ -14,6 +14,7 @@ use super::session_now;
 use super::write::{add_message, close_inputs, close_run, seal};
 use crate::error::{OpError, Refusal, StorageError};
 use crate::op::{Interrupt, Interrupted, Signal};
+use crate::read::StoredEvent;
 use crate::tx::Tx;
 
 /// Bytes of text that are rebuilt from a run's unfinished step; more is cut, with a note.
@@ -128,10 +129,8 @@ fn recorded_seq(tx: &mut dyn Tx, run: &Run) -> Result<u64, StorageError> {
     let mut seq = run.step_seq;
     loop {
         let page = tx.run_events(run, seq, PAGE)?;
-        let Some(last) = page.last().and_then(|row| row.head.run.as_ref()) else {
-            return Ok(seq);
-        };
-        seq = last.1;
+        let Some(last) = page.last().and_then(StoredEvent::seq) else { return Ok(seq) };
+        seq = last;
     }
 }
 
@@ -146,9 +145,17 @@ fn recover_text(
     let mut after = run.step_seq;
     'pages: loop {
         let page = tx.run_events(run, after, PAGE)?;
-        let Some(last) = page.last().and_then(|row| row.head.run.as_ref()) else { break };
-        after = last.1;
-        for row in &page {
+        let Some(last) = page.last().and_then(StoredEvent::seq) else { break };
+        after = last;
+        for event in &page {
+            let row = match event {
+                StoredEvent::Good(row) => row,
+                // Recovery goes on without what cannot be read; readers are told of it.
+                StoredEvent::Malformed { offset, error, .. } => {
+                    tracing::warn!(session = %session.key(), offset, %error, "a stored event is skipped");
+                    continue;
+                }
+            };
             let into = match row.head.name.as_str() {
                 "text.delta" => &mut text,
                 "reasoning.delta" => &mut reasoning,

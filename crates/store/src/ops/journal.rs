@@ -8,7 +8,7 @@ use everturn_core::{Event, Run, Session, Timestamp, limits};
 
 use super::{Ctx, running};
 use crate::error::StorageError;
-use crate::op::{Committed, Frame, Signal};
+use crate::op::{Committed, ForeignEvent, Frame, Signal};
 use crate::rows::EventRow;
 use crate::tx::Tx;
 
@@ -59,6 +59,34 @@ impl<'a> Journal<'a> {
     ) -> Result<(), StorageError> {
         debug_assert!(event.in_run(), "{} is in no run", event.name());
         self.push(tx, session, Some(run), event)
+    }
+
+    /// Takes an event in that was recorded elsewhere, with its own time and body. Numbered like any
+    /// other; not kept for publication, since there may be very many: readers are told by what is
+    /// emitted behind them, and read the store.
+    pub(super) fn take_in(
+        &mut self,
+        tx: &mut dyn Tx,
+        session: &mut Session,
+        run: &mut Run,
+        event: ForeignEvent,
+    ) -> Result<(), StorageError> {
+        session.last_offset += 1;
+        run.last_seq += 1;
+        run.last_offset = session.last_offset;
+        if run.last_seq == 1 {
+            run.first_offset = session.last_offset;
+        }
+        run.last_event.clone_from(&event.name);
+        run.last_event_at = event.at;
+        let head = EventHead {
+            session_id: session.id.clone(),
+            offset: session.last_offset,
+            run: Some((run.id.clone(), run.last_seq)),
+            name: event.name,
+            at: event.at,
+        };
+        tx.push_event(&session.key(), &EventRow { head, body: event.body })
     }
 
     /// Emits the session itself, as it is after everything that the operation did so far.

@@ -7,10 +7,12 @@
 mod admit;
 mod claim;
 mod control;
+mod import;
 mod interrupt;
 mod journal;
 mod nodes;
 mod prompt;
+mod retention;
 mod sessions;
 mod write;
 
@@ -73,7 +75,12 @@ pub fn apply(tx: &mut dyn Tx, ctx: &Ctx<'_>, op: Op) -> Result<Applied, OpError>
     let reply = match op {
         Op::RegisterNode(op) => Reply::Unit(nodes::register(tx, op)?),
         Op::EndNode(op) => Reply::Unit(nodes::end(tx, ctx, &op)?),
-        Op::RenewLeases(op) => Reply::Runs(tx.renew(&op.node, &op.expiry)?),
+        Op::RenewLeases(op) => {
+            let mut stopped = tx.renew(&op.node, &op.expiry)?;
+            // In an order that does not depend on how rows are kept.
+            stopped.sort();
+            Reply::Runs(stopped)
+        }
         Op::SetPresence(op) => Reply::Unit(tx.put_presence(&op.key, &op.node, op.present)?),
         Op::CreateSession(op) => Reply::Session(Box::new(sessions::create(tx, &mut journal, op)?)),
         Op::PatchSession(op) => Reply::Session(Box::new(sessions::patch(tx, &mut journal, op)?)),
@@ -86,6 +93,7 @@ pub fn apply(tx: &mut dyn Tx, ctx: &Ctx<'_>, op: Op) -> Result<Applied, OpError>
         Op::Claim(op) => Reply::Claimed(Box::new(claim::claim(tx, &mut journal, op)?)),
         Op::Write(op) => Reply::Written(write::write(tx, &mut journal, op)?),
         Op::Interrupt(op) => Reply::Interrupted(interrupt::interrupt(tx, &mut journal, op)?),
+        Op::ImportRun(op) => Reply::Imported(Box::new(import::import(tx, &mut journal, op)?)),
         Op::AnswerPrompt(op) => Reply::Prompt(Box::new(prompt::answer(tx, &mut journal, op)?)),
         Op::CreateToken(op) => Reply::Unit(tx.put_token(&op.token)?),
         Op::RevokeToken(op) => Reply::Bool(nodes::revoke_token(tx, ctx, &op)?),
@@ -95,6 +103,7 @@ pub fn apply(tx: &mut dyn Tx, ctx: &Ctx<'_>, op: Op) -> Result<Applied, OpError>
             tx.prune_nodes(op.before)?;
             Reply::Count(tx.prune_tombstones(op.before)?)
         }
+        Op::PruneEvents(op) => Reply::Pruned(retention::prune(tx, op)?),
     };
     let (committed, must_sync) = journal.finish();
     Ok(Applied { reply, committed, must_sync })
