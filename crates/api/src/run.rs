@@ -252,6 +252,9 @@ pub struct RunEvents {
     /// Present and true while no terminal record exists and nobody works on the run.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub interrupted_virtually: bool,
+    /// What speaks for that, with the last event of the journal.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub evidence: Option<Evidence>,
 }
 
 /// A stored record that cannot be read.

@@ -68,20 +68,18 @@ impl Home {
         }
         // One name for it, whatever links lead there: processes of one home know each other by it.
         let path = std::fs::canonicalize(&path).map_err(|error| io("find", &path, error))?;
-        // A folder that was there before keeps its mode: it may be shared on purpose.
-        let mode = meta.mode() & 0o777;
-        if mode & 0o077 != 0 {
-            tracing::warn!(
-                home = %path.display(),
-                mode = format_args!("{mode:o}"),
-                "others may enter the home; `chmod 700` keeps them out"
-            );
-        }
         Ok(Self { path })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The mode of a home that others may enter. A folder that was there before keeps its mode: it
+    /// may be shared on purpose.
+    pub(crate) fn open_mode(&self) -> Option<u32> {
+        let mode = std::fs::metadata(&self.path).ok()?.mode() & 0o777;
+        (mode & 0o077 != 0).then_some(mode)
     }
 
     /// Its name for other processes of it.

@@ -78,9 +78,10 @@ impl Provider for Model {
             ViewMessage::User(content) => Some(content.plain()),
             _ => None,
         });
+        // Its answer is taken before anybody is told that it asked: what is said then is for others.
+        let say = self.script.lock().unwrap().pop_front();
         self.requests.lock().unwrap().push(request);
         self.asked.notify_waiters();
-        let say = self.script.lock().unwrap().pop_front();
         let done = |calls| Ok(ModelEvent::Done(ModelReply { calls, usage: None, cut: None }));
         let text = |piece: &str| Ok(ModelEvent::Text(piece.to_owned()));
         let events: ModelStream = match say {

@@ -26,6 +26,13 @@ pub(crate) async fn run(settings: &Settings) -> Result<Exit> {
     let mut signals = Signals::new()?;
     raise_handles();
     let home = Home::make(settings)?;
+    if let Some(mode) = home.open_mode() {
+        tracing::warn!(
+            home = %home.path().display(),
+            mode = format_args!("{mode:o}"),
+            "others may enter the home; `chmod 700` keeps them out"
+        );
+    }
     let folder = open::store_folder(settings, &home)?;
     // First the port: a server that cannot listen must not begin to work.
     let listener = listen(settings.listen.value).await?;

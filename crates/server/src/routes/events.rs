@@ -46,8 +46,8 @@ pub(super) async fn session(
     view(&server, &key).await?;
     let slot = server.streams().open(&caller.principal)?;
     let stream = server.engine().session_stream(&key, after, viewer).await?;
-    let mut feed = sse::One::session(stream, key.id);
-    let prelude = feed.prelude(&server).await?;
+    let mut feed = sse::One::session(&server, stream, key.id);
+    let prelude = feed.prelude().await?;
     Ok(sse::response(&server, caller, slot, feed, &prelude))
 }
 

@@ -140,8 +140,8 @@ async fn stream(
     };
     let (session, id) = (run.session_id.clone(), run.id.clone());
     let stream = server.engine().run_stream(run, after).await?;
-    let mut feed = sse::One::run(stream, session, id, max);
-    let prelude = feed.prelude(server).await?;
+    let mut feed = sse::One::run(server, stream, session, id, max);
+    let prelude = feed.prelude().await?;
     Ok(sse::response(server, caller, slot, feed, &prelude))
 }
 
@@ -191,8 +191,7 @@ async fn window(
             }
         }
     }
-    let is_virtual =
-        run.terminal_state.is_none() && server.engine().interrupted_virtually(run).await?;
+    let seen = wire::run(server, run).await?;
     let rest = RunEvents {
         run_id: run.id.to_string(),
         events: Vec::new(),
@@ -200,7 +199,8 @@ async fn window(
         last_seq,
         terminal: run.terminal_state.is_some(),
         terminal_state: run.terminal_state.map(|state| state.to_string()),
-        interrupted_virtually: is_virtual,
+        interrupted_virtually: seen.interrupted_virtually,
+        evidence: seen.evidence.filter(|_| seen.interrupted_virtually),
     };
     Ok(assemble(&rest, &events)?.into_response())
 }

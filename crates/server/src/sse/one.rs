@@ -25,26 +25,37 @@ pub(crate) struct One {
     stream: Stream,
     session: SessionId,
     kind: Kind,
+    /// Up to where a run's stream has caught up, until that is said: whether anybody works on the
+    /// run is said with it, and takes reads of its own.
+    caught_up: Option<u64>,
+    server: Server,
 }
 
 impl One {
     /// A session's feed.
-    pub(crate) fn session(stream: Stream, session: SessionId) -> Self {
-        Self { stream, session, kind: Kind::Session }
+    pub(crate) fn session(server: &Server, stream: Stream, session: SessionId) -> Self {
+        Self { stream, session, kind: Kind::Session, caught_up: None, server: server.clone() }
     }
 
     /// A run's journal, up to `max`.
-    pub(crate) fn run(stream: Stream, session: SessionId, id: RunId, max: Option<u64>) -> Self {
-        Self { stream, session, kind: Kind::Run { id, max } }
+    pub(crate) fn run(
+        server: &Server,
+        stream: Stream,
+        session: SessionId,
+        id: RunId,
+        max: Option<u64>,
+    ) -> Self {
+        let kind = Kind::Run { id, max };
+        Self { stream, session, kind, caught_up: None, server: server.clone() }
     }
 
     /// Writes what a fresh stream says at once. Only here a snapshot is made, which takes reads of
     /// its own.
-    pub(crate) async fn prelude(&mut self, server: &Server) -> Result<BytesMut, StorageError> {
+    pub(crate) async fn prelude(&mut self) -> Result<BytesMut, StorageError> {
         let mut out = BytesMut::new();
         while let Some(item) = self.stream.ready() {
             if let Item::Snapshot(view) = item {
-                let data = wire::snapshot(server, *view).await?;
+                let data = wire::snapshot(&self.server, *view).await?;
                 frame::event(&mut out, None, "session.updated", data.as_bytes());
             } else if !self.write(&mut out, &item) {
                 break;
@@ -54,7 +65,7 @@ impl One {
     }
 
     /// `false`: nothing follows.
-    fn write(&self, out: &mut BytesMut, item: &Item) -> bool {
+    fn write(&mut self, out: &mut BytesMut, item: &Item) -> bool {
         match item {
             Item::Opened { from, earliest, latest } => {
                 let data = json!({
@@ -69,6 +80,9 @@ impl One {
                     "reason": reason, "latest": latest,
                 });
                 frame::event(out, None, "reset", data.to_string().as_bytes());
+            }
+            Item::CaughtUp { at } if matches!(self.kind, Kind::Run { .. }) => {
+                self.caught_up = Some(*at);
             }
             Item::CaughtUp { at } => {
                 let data = json!({
@@ -109,15 +123,43 @@ impl One {
         }
         true
     }
+
+    /// Says that a run's stream has caught up, and whether nobody seems to work on the run.
+    async fn say_caught_up(&mut self, out: &mut BytesMut) -> Result<(), StorageError> {
+        let (Some(at), Kind::Run { id, .. }) = (self.caught_up, &self.kind) else { return Ok(()) };
+        let mut data = json!({
+            "event": "caught_up", "session_id": self.session.as_str(), "at": at,
+        });
+        if let Some(run) = self.server.engine().read().run(id).await? {
+            let seen = wire::run(&self.server, &run).await?;
+            if seen.interrupted_virtually {
+                data["interrupted_virtually"] = true.into();
+                data["cause"] = json!(seen.cause);
+                data["evidence"] = json!(seen.evidence);
+            }
+        }
+        // Only now: whoever drops this in the middle and asks again is told.
+        self.caught_up = None;
+        frame::event(out, None, "caught_up", data.to_string().as_bytes());
+        Ok(())
+    }
 }
 
 impl Feed for One {
     async fn next(&mut self, out: &mut BytesMut) -> Result<bool, StorageError> {
+        if self.caught_up.is_some() {
+            self.say_caught_up(out).await?;
+            return Ok(true);
+        }
         let mut item = self.stream.next().await?;
         // From here on nothing waits, so that nothing taken can be lost.
         loop {
             if !self.write(out, &item) {
                 return Ok(false);
+            }
+            if self.caught_up.is_some() {
+                // What is written already goes out with it.
+                return self.say_caught_up(out).await.map(|()| true);
             }
             match self.stream.ready() {
                 Some(next) if out.len() < CHUNK_BYTES => item = next,

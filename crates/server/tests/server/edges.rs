@@ -351,8 +351,7 @@ async fn a_stream_that_is_silent_for_long_is_kept_alive() {
         if path == run {
             world.puppet.release();
         } else {
-            let body = serde_json::json!({ "title": path });
-            world.patch("/v1/sessions/s", body).await.ok();
+            world.rename("s", path).await.ok();
         }
         wire.event().await.expect("it goes on");
     }

@@ -199,10 +199,12 @@ async fn case(random: &mut StdRng, engine: &Engine, doors: &[Door], number: usiz
                 inputs.push(said["input_id"].as_str().unwrap().to_owned());
             }
             Step::Rename(session, number) => {
-                let title = json!({ "title": number.to_string() });
                 let path = format!("/v1/sessions/{session}");
+                let (_, seen) = door.send(Method::GET, &path, &Value::Null).await;
+                let change =
+                    json!({ "title": number.to_string(), "expected_revision": seen["revision"] });
                 // A race for the revision may be lost.
-                let (status, said) = door.send(Method::PATCH, &path, &title).await;
+                let (status, said) = door.send(Method::PATCH, &path, &change).await;
                 assert!(matches!(status, 200 | 409), "{said}");
             }
             Step::Stop(session) => {

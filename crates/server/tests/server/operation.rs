@@ -128,10 +128,7 @@ async fn a_draining_server_answers_and_takes_nothing_new() {
     assert_eq!(world.get("/readyz").await.refusal(), (503, "draining".to_owned()));
     assert_eq!(world.post("/v1/sessions/s/inputs", known).await.ok()["replayed"], true);
     assert_eq!(world.get("/v1/sessions/s").await.status, 200);
-    assert_eq!(
-        world.patch("/v1/sessions/s", json!({ "title": "t", "expected_revision": 0 })).await.status,
-        200
-    );
+    assert_eq!(world.rename("s", "t").await.status, 200);
     assert_eq!(world.get("/healthz").await.status, 200);
 }
 

@@ -56,6 +56,13 @@ async fn an_interruption_is_told_before_it_is_recorded() {
     assert_eq!(seen["evidence"]["holder_gone"], true);
     let window = watches.get(&format!("/v1/runs/{run}/events")).await.ok();
     assert_eq!(window["interrupted_virtually"], true);
+    assert_eq!(window["evidence"], seen["evidence"]);
+    let mut stream = Events::open(&watches, &format!("/v1/runs/{run}/events")).await;
+    let said = stream.through("caught_up").await.pop().unwrap();
+    assert_eq!(said.data["interrupted_virtually"], true);
+    assert_eq!(said.data["evidence"]["holder_gone"], true);
+    assert!(said.data["evidence"]["last_event"].is_string(), "{said:?}");
+    assert_eq!(said.id, None, "what is stored nowhere has no id");
     let list = watches.get("/v1/sessions").await.ok();
     assert_eq!(list["data"][0]["state"], "interrupted");
     assert_eq!(watches.counts().await, before, "nothing is stored");
@@ -64,6 +71,9 @@ async fn an_interruption_is_told_before_it_is_recorded() {
     assert_eq!(watches.get("/v1/sessions/s").await.ok()["state"], "running");
     let seen = watches.get(&format!("/v1/runs/{run}")).await.ok();
     assert_eq!(seen.get("interrupted_virtually"), None);
+    let mut stream = Events::open(&watches, &format!("/v1/runs/{run}/events")).await;
+    let said = stream.through("caught_up").await.pop().unwrap();
+    assert_eq!(said.data.get("interrupted_virtually"), None);
 }
 
 /// P7: a reader on one process sees live what another one writes.

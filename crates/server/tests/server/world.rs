@@ -230,6 +230,14 @@ impl World {
         self.send(self.request(Method::PATCH, path).json(&body)).await
     }
 
+    /// Gives a session another title, for the revision that it has now.
+    pub(crate) async fn rename(&self, session: &str, title: &str) -> Answer {
+        let path = format!("/v1/sessions/{session}");
+        let revision = self.get(&path).await.ok()["revision"].clone();
+        self.patch(&path, serde_json::json!({ "title": title, "expected_revision": revision }))
+            .await
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Answer {
         self.send(self.request(Method::DELETE, path)).await
     }

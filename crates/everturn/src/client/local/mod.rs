@@ -359,7 +359,11 @@ impl Client for LocalClient {
                 }
             }
         }
-        let interrupted_virtually = self.nobody_works(&run).await?;
+        let evidence = if self.nobody_works(&run).await? {
+            Some(observe::evidence(&self.store, &run).await?.1)
+        } else {
+            None
+        };
         Ok(RunEvents {
             run_id: run.id.to_string(),
             events,
@@ -367,7 +371,8 @@ impl Client for LocalClient {
             last_seq: run.last_seq,
             terminal: run.terminal_state.is_some(),
             terminal_state: run.terminal_state.map(|state| state.to_string()),
-            interrupted_virtually,
+            interrupted_virtually: evidence.is_some(),
+            evidence,
         })
     }
 

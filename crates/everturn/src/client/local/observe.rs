@@ -59,7 +59,11 @@ pub(super) async fn run(
     Ok(())
 }
 
-async fn evidence(store: &SqliteStore, run: &Run) -> Result<(Cause, WireEvidence), StorageError> {
+/// What speaks for the interruption of a run that nobody works on.
+pub(super) async fn evidence(
+    store: &SqliteStore,
+    run: &Run,
+) -> Result<(Cause, WireEvidence), StorageError> {
     let holder = store.node(&run.node).await?;
     let clock = store.clock();
     let boot = clock.boot().boot_id;
