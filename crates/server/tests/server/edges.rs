@@ -351,7 +351,8 @@ async fn a_stream_that_is_silent_for_long_is_kept_alive() {
         if path == run {
             world.puppet.release();
         } else {
-            let body = serde_json::json!({ "title": path });
+            let revision = world.get("/v1/sessions/s").await.ok()["revision"].clone();
+            let body = serde_json::json!({ "title": path, "expected_revision": revision });
             world.patch("/v1/sessions/s", body).await.ok();
         }
         wire.event().await.expect("it goes on");
