@@ -174,8 +174,9 @@ pub(crate) fn python_with(requirements: &Path) -> Result<PathBuf> {
     };
     let found = program_of_package(&["python3"], "python3")?;
     // Debian keeps this module in a package of its own, for its own Python.
-    if !make(&found)? && !(install_package("python3-venv")? && make(Path::new("/usr/bin/python3"))?)
-    {
+    let is_made =
+        make(&found)? || (install_package("python3-venv")? && make(Path::new("/usr/bin/python3"))?);
+    if !is_made {
         bail!("no Python environment could be made: as root, run `apt-get install python3-venv`");
     }
     let mut pip = command::command(&python);
