@@ -330,7 +330,8 @@ async fn execute(
     let (state, mut result) = match outcome {
         Ok(ToolOutcome::Succeeded(text)) => (CallState::Succeeded, text),
         Ok(ToolOutcome::Failed(text)) => (CallState::Failed, text),
-        Ok(ToolOutcome::Cancelled(text)) => (CallState::Unknown, text),
+        Ok(ToolOutcome::NotRun(text)) => (CallState::NotRun, text),
+        Ok(ToolOutcome::Unknown(text)) => (CallState::Unknown, text),
         Err(error) => (CallState::Unknown, format!("The tool broke down: {error}")),
     };
     limit(&mut result, limits::TOOL_RESULT_BYTES_MAX);

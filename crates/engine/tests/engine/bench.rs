@@ -198,12 +198,44 @@ impl Tool for Counting {
         if let Some(gate) = &self.gate {
             tokio::select! {
                 () = invocation.cancel.cancelled() => {
-                    return ToolOutcome::Cancelled("ended".to_owned());
+                    return ToolOutcome::Unknown("ended".to_owned());
                 }
                 permit = gate.acquire() => permit.unwrap().forget(),
             }
         }
         ToolOutcome::Succeeded(format!("run {}", self.runs.lock().unwrap().len()))
+    }
+}
+
+/// A tool that ends as its argument `how` says.
+pub struct Ending(ToolSpec);
+
+impl Default for Ending {
+    fn default() -> Self {
+        Self(ToolSpec {
+            name: "end".to_owned(),
+            description: "a test".to_owned(),
+            parameters: serde_json::json!({ "type": "object" }),
+            effect: Effect::Read,
+        })
+    }
+}
+
+#[async_trait]
+impl Tool for Ending {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    async fn run(&self, invocation: ToolInvocation) -> ToolOutcome {
+        let how = invocation.arguments["how"].as_str().unwrap().to_owned();
+        match how.as_str() {
+            "succeeded" => ToolOutcome::Succeeded(how),
+            "failed" => ToolOutcome::Failed(how),
+            "not_run" => ToolOutcome::NotRun(how),
+            "unknown" => ToolOutcome::Unknown(how),
+            _ => panic!("{how}"),
+        }
     }
 }
 
