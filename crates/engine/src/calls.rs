@@ -17,6 +17,7 @@ use crate::config::Asking;
 use crate::control::TurnControl;
 use crate::engine::Shared;
 use crate::journal::{Deltas, Halt, Journal};
+use crate::patience::Patience;
 
 /// How often a waiting turn looks whether another process took an answer.
 const LOOK: Duration = Duration::from_millis(500);
@@ -396,20 +397,20 @@ pub(crate) async fn retry_read<T, F>(
 where
     F: Future<Output = Result<T, StorageError>>,
 {
-    let mut pause = Duration::from_millis(50);
+    let mut patience = Patience::default();
     loop {
-        match read().await {
+        let pause = match read().await {
             Ok(value) => return Ok(value),
             Err(error) => {
-                tracing::warn!(run = %control.run_id, %error, "cannot read; the turn waits");
+                shared.noise.say("cannot read; a turn waits", &error);
+                patience.pause(Some(error.kind))
             }
-        }
+        };
         tokio::select! {
             biased;
             () = control.lost.cancelled() => return Err(Halt::Lost),
             () = shared.closed.cancelled() => return Err(Halt::Lost),
             () = tokio::time::sleep(pause) => {}
         }
-        pause = (pause * 2).min(Duration::from_secs(2));
     }
 }

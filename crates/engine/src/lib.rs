@@ -12,6 +12,7 @@ pub mod engine;
 mod journal;
 mod lease;
 pub mod live;
+mod patience;
 mod recover;
 mod step;
 mod turn;

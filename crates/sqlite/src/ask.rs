@@ -268,16 +268,18 @@ pub(crate) fn journal(
     )
 }
 
-/// Sessions that need attention, oldest change first.
-pub(crate) fn work(conn: &Connection, limit: u32) -> Result<Vec<Work>> {
+/// Sessions that need attention, in the order of their keys, behind one.
+pub(crate) fn work(conn: &Connection, after: Option<&SessionKey>, limit: u32) -> Result<Vec<Work>> {
+    // No principal is empty: before the first one is before everything.
+    let (principal, id) = after.map_or(("", ""), |key| (key.principal.as_str(), key.id.as_str()));
     let found = all(
         conn,
         "sessions",
         "SELECT session_no, principal, id, lease_holder, lease_boot_id, lease_boot_ms, \
          lease_since, epoch, running, queue_length FROM sessions \
-         WHERE running IS NOT NULL OR queue_length > 0 \
-         ORDER BY updated_at, session_no LIMIT ?1",
-        [limit],
+         WHERE (running IS NOT NULL OR queue_length > 0) AND (principal, id) > (?1, ?2) \
+         ORDER BY principal, id LIMIT ?3",
+        (principal, id, limit),
         needing,
     )?;
     let mut out = Vec::with_capacity(found.len());

@@ -76,7 +76,7 @@ impl StoredEvent {
 }
 
 /// A session that needs a node's attention.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Work {
     /// Which.
     pub key: SessionKey,
@@ -179,11 +179,14 @@ pub trait Read: Send + Sync + 'static {
     /// Whether the principal allowed a tool for ever.
     async fn granted(&self, principal: &Principal, tool: &str) -> Result<bool>;
 
-    /// Sessions that have an unfinished run or a waiting input, at most `limit`, in the order of
-    /// their last change (oldest first).
-    async fn work(&self, limit: u32) -> Result<Vec<Work>>;
+    /// Sessions that have an unfinished run or a waiting input, in the order of their keys, behind
+    /// `after`, at most `limit`. Asked page after page, it misses none that needed a node all along.
+    async fn work(&self, after: Option<&SessionKey>, limit: u32) -> Result<Vec<Work>>;
     /// One node.
     async fn node(&self, id: &NodeId) -> Result<Option<Node>>;
+    /// The place of a node in the order in which nodes came to this store, whatever their clocks
+    /// said.
+    async fn node_number(&self, id: &NodeId) -> Result<Option<u64>>;
     /// All nodes that have not left by their own will, newest first, at most `limit`.
     async fn nodes(&self, limit: u32) -> Result<Vec<Node>>;
     /// The last nodes of a home in the role `serve`, newest first.

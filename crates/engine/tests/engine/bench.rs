@@ -30,6 +30,8 @@ pub enum Say {
     Stream(mpsc::Receiver<String>),
     /// Says something and asks for tools: (name, arguments).
     Calls(&'static str, Vec<(&'static str, &'static str)>),
+    /// Says something and is done with this reply.
+    Reply(&'static str, ModelReply),
     /// Sends these pieces, then fails.
     Break(Vec<&'static str>, ProviderError),
 }
@@ -39,6 +41,7 @@ pub struct Model {
     pub script: Mutex<VecDeque<Say>>,
     pub requests: Mutex<Vec<ModelRequest>>,
     pub asked: Notify,
+    pub context_tokens: Mutex<Option<u64>>,
 }
 
 impl Model {
@@ -70,6 +73,10 @@ impl Model {
 impl Provider for Model {
     fn model(&self) -> &str {
         "test/model"
+    }
+
+    fn context_tokens(&self) -> Option<u64> {
+        *self.context_tokens.lock().unwrap()
     }
 
     async fn request(&self, request: ModelRequest) -> Result<ModelStream, ProviderError> {
@@ -112,6 +119,9 @@ impl Provider for Model {
                     })
                     .collect();
                 Box::pin(futures::stream::iter([text(said), done(calls)]))
+            }
+            Some(Say::Reply(said, reply)) => {
+                Box::pin(futures::stream::iter([text(said), Ok(ModelEvent::Done(reply))]))
             }
             Some(Say::Break(pieces, error)) => {
                 let mut events: Vec<_> = pieces.into_iter().map(text).collect();
@@ -283,7 +293,10 @@ pub struct Node {
 }
 
 pub async fn open(home: &Path, set: impl FnOnce(&mut Config)) -> Node {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new().unwrap());
+    open_with(home, Arc::new(SystemClock::new().unwrap()), set).await
+}
+
+pub async fn open_with(home: &Path, clock: Arc<dyn Clock>, set: impl FnOnce(&mut Config)) -> Node {
     let store = SqliteStore::open(OpenOptions::new(home, "library", clock)).unwrap();
     let model = Arc::new(Model::default());
     let models = Arc::new(OneModel(Arc::clone(&model)));
@@ -294,6 +307,23 @@ pub async fn open(home: &Path, set: impl FnOnce(&mut Config)) -> Node {
     set(&mut config);
     let store: Arc<dyn Store> = Arc::new(store);
     Node { engine: Engine::open(store, config).await.unwrap(), model }
+}
+
+/// A machine whose wall clock is wrong by some milliseconds.
+pub struct Shifted(pub SystemClock, pub i64);
+
+impl Clock for Shifted {
+    fn now(&self) -> everturn_core::Timestamp {
+        everturn_core::Timestamp(self.0.now().0 + self.1)
+    }
+
+    fn boot(&self) -> everturn_core::LeaseExpiry {
+        self.0.boot()
+    }
+
+    fn uuid(&self) -> uuid::Uuid {
+        self.0.uuid()
+    }
 }
 
 pub fn key(id: &str) -> SessionKey {

@@ -155,7 +155,7 @@ pub(super) async fn a_deletion_leaves_a_tombstone_and_nothing_else(world: World)
     let c1 = everturn_core::CallId::new("c1").unwrap();
     assert!(world.store.call(&c1).await.unwrap().is_none());
     assert!(world.store.run_calls(&turn.run.id).await.unwrap().is_empty());
-    assert!(world.store.work(10).await.unwrap().is_empty());
+    assert!(world.store.work(None, 10).await.unwrap().is_empty());
     assert_eq!(world.store.counts().await.unwrap().sessions, 0);
     let listed = world.store.sessions(&key.principal, &SessionFilter::default(), 10).await.unwrap();
     assert!(listed.is_empty());
@@ -394,7 +394,7 @@ pub(super) async fn any_text_survives_everywhere(world: World) {
     assert_eq!(world.store.sessions(&key.principal, &filter, 10).await.unwrap().len(), 1);
 }
 
-pub(super) async fn what_needs_a_node_is_listed_oldest_first(world: World) {
+pub(super) async fn what_needs_a_node_is_listed_page_by_page(world: World) {
     for id in ["a", "b", "c", "d"] {
         world.clock.pass_ms(5);
         world.admit(&key(id), "r", "x").await;
@@ -403,15 +403,25 @@ pub(super) async fn what_needs_a_node_is_listed_oldest_first(world: World) {
     let turn = world.turn(&key("a"), "n1").await;
     let done = world.turn(&key("b"), "n1").await;
     done.complete("ok").await;
-    let work = world.store.work(10).await.unwrap();
+    let work = world.store.work(None, 10).await.unwrap();
     let ids: Vec<&str> = work.iter().map(|work| work.key.id.as_str()).collect();
-    assert_eq!(ids, ["c", "d", "a"]);
-    assert_eq!(work[0].queue_length, 1);
-    assert!(work[0].running.is_none() && work[0].lease.is_none());
-    assert_eq!(work[2].running.as_ref().map(|run| &run.id), Some(&turn.run.id));
-    assert_eq!(work[2].lease.as_ref().map(|lease| &lease.holder), Some(&node("n1")));
-    assert_eq!(work[2].epoch, 1);
-    assert_eq!(world.store.work(2).await.unwrap().len(), 2);
+    assert_eq!(ids, ["a", "c", "d"]);
+    assert_eq!(work[1].queue_length, 1);
+    assert!(work[1].running.is_none() && work[1].lease.is_none());
+    assert_eq!(work[0].running.as_ref().map(|run| &run.id), Some(&turn.run.id));
+    assert_eq!(work[0].lease.as_ref().map(|lease| &lease.holder), Some(&node("n1")));
+    assert_eq!(work[0].epoch, 1);
+    let page = world.store.work(None, 2).await.unwrap();
+    assert_eq!(page, work[..2]);
+    let rest = world.store.work(Some(&page[1].key), 2).await.unwrap();
+    assert_eq!(rest, work[2..]);
+    assert_eq!(world.store.work(Some(&rest[0].key), 2).await.unwrap(), []);
+    // Another principal's sessions stand behind all of this one's, whatever their ids.
+    let other = SessionKey { principal: Principal::new("zoe").unwrap(), id: key("a").id };
+    world.admit(&other, "r", "x").await;
+    let rest = world.store.work(Some(&key("d")), 2).await.unwrap();
+    assert_eq!(rest.iter().map(|work| &work.key).collect::<Vec<_>>(), [&other]);
+    world.ok(DeleteSession { key: other.clone(), expected_generation: None }).await;
     let counts = world.store.counts().await.unwrap();
     assert_eq!((counts.queued, counts.unfinished), (2, 1));
 }

@@ -288,14 +288,15 @@ impl Read for MemoryStore {
         Ok(self.rows()?.grants.contains_key(&(principal.clone(), tool.to_owned())))
     }
 
-    async fn work(&self, limit: u32) -> Result<Vec<Work>> {
+    async fn work(&self, after: Option<&SessionKey>, limit: u32) -> Result<Vec<Work>> {
         let rows = self.rows()?;
         let mut busy: Vec<&Session> = rows
             .sessions
             .values()
             .filter(|session| session.running.is_some() || session.queue_length > 0)
+            .filter(|session| after.is_none_or(|after| session.key() > *after))
             .collect();
-        busy.sort_by_key(|session| session.updated_at);
+        busy.sort_by_key(|session| session.key());
         Ok(busy
             .into_iter()
             .take(limit as usize)
@@ -312,6 +313,10 @@ impl Read for MemoryStore {
     async fn node(&self, id: &NodeId) -> Result<Option<Node>> {
         let rows = self.rows()?;
         Ok(rows.node_by_id.get(id).and_then(|at| rows.nodes.get(at)).cloned())
+    }
+
+    async fn node_number(&self, id: &NodeId) -> Result<Option<u64>> {
+        Ok(self.rows()?.node_by_id.get(id).copied())
     }
 
     async fn nodes(&self, limit: u32) -> Result<Vec<Node>> {
