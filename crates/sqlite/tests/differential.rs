@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use everturn_core::event::{End, Record};
 use everturn_core::{
-    CallId, CallState, Choice, Content, Effect, Evidence, Failure, InputKind, LeaseExpiry, Mode,
-    NewCall, NodeId, Policy, Principal, Prompt, PromptId, PromptKind, PromptState, QueuePolicy,
-    RequestId, SessionId, SessionKey, Timestamp, Usage, digest,
+    AutoContinue, AutoContinueWhen, CallId, CallState, Choice, Content, Effect, Evidence, Failure,
+    InputKind, LeaseExpiry, Mode, NewCall, NodeId, Policy, Principal, Prompt, PromptId, PromptKind,
+    PromptState, QueuePolicy, RequestId, SessionId, SessionKey, Timestamp, Usage, digest,
 };
 use everturn_sqlite::{OpenOptions, SqliteStore};
 use everturn_store::conformance::{Factory, World};
