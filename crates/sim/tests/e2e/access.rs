@@ -8,7 +8,7 @@ use everturn_sim::wait;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::common::{command, stdout, verify};
+use crate::common::{stdout, verify};
 
 const SCRIPT: &str = "[[rule]]\nreply = [{ text = \"Yes.\" }]\n";
 
