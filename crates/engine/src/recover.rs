@@ -3,7 +3,7 @@
 //! The decision itself is [`everturn_core::recovery`]; the transaction is the store's `Interrupt`
 //! operation. Here the evidence is gathered.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -51,11 +51,15 @@ impl Gone {
 pub(crate) async fn all_work(shared: &Shared) -> Result<Vec<Work>, StorageError> {
     let limit = shared.config.work_page;
     let mut all: Vec<Work> = Vec::new();
+    // A session that changes meanwhile comes once more; pages that bring nothing else are the end.
+    let mut known = HashSet::new();
     loop {
-        let page = shared.store.work(all.last().map(|work| &work.key), limit).await?;
-        let more = page.len() >= limit as usize;
+        let page = shared.store.work(all.last(), limit).await?;
+        let full = page.len() >= limit as usize;
+        let seen = known.len();
+        known.extend(page.iter().map(|work| work.key.clone()));
         all.extend(page);
-        if !more {
+        if !full || known.len() == seen {
             return Ok(all);
         }
     }

@@ -248,7 +248,7 @@ impl Read for SqliteStore {
         self.read(move |conn| rows::granted(conn, &principal, &tool)).await
     }
 
-    async fn work(&self, after: Option<&SessionKey>, limit: u32) -> Result<Vec<Work>> {
+    async fn work(&self, after: Option<&Work>, limit: u32) -> Result<Vec<Work>> {
         let after = after.cloned();
         self.read(move |conn| ask::work(conn, after.as_ref(), limit)).await
     }

@@ -78,6 +78,8 @@ impl StoredEvent {
 /// A session that needs a node's attention.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Work {
+    /// When it last changed.
+    pub updated_at: everturn_core::Timestamp,
     /// Which.
     pub key: SessionKey,
     /// Who holds it.
@@ -179,9 +181,10 @@ pub trait Read: Send + Sync + 'static {
     /// Whether the principal allowed a tool for ever.
     async fn granted(&self, principal: &Principal, tool: &str) -> Result<bool>;
 
-    /// Sessions that have an unfinished run or a waiting input, in the order of their keys, behind
-    /// `after`, at most `limit`. Asked page after page, it misses none that needed a node all along.
-    async fn work(&self, after: Option<&SessionKey>, limit: u32) -> Result<Vec<Work>>;
+    /// Sessions that have an unfinished run or a waiting input, in the order of their last change
+    /// (oldest first), behind `after`, at most `limit`. A session that changes while somebody asks
+    /// page after page moves behind, and comes once more.
+    async fn work(&self, after: Option<&Work>, limit: u32) -> Result<Vec<Work>>;
     /// One node.
     async fn node(&self, id: &NodeId) -> Result<Option<Node>>;
     /// The place of a node in the order in which nodes came to this store, whatever their clocks

@@ -394,7 +394,9 @@ impl World {
         use std::fmt::Write as _;
         let store = &*self.store;
         let mut out = self.dump_session(key).await;
-        let work = store.work(None, u32::MAX).await.unwrap();
+        // Sessions that changed at the same moment are in no order.
+        let mut work = store.work(None, u32::MAX).await.unwrap();
+        work.sort_by(|a, b| a.key.cmp(&b.key));
         let _ = writeln!(out, "{work:#?}");
         let _ = writeln!(out, "{:#?}", store.nodes(u32::MAX).await.unwrap());
         let _ = writeln!(out, "{:#?}", store.tokens().await.unwrap());

@@ -288,19 +288,24 @@ impl Read for MemoryStore {
         Ok(self.rows()?.grants.contains_key(&(principal.clone(), tool.to_owned())))
     }
 
-    async fn work(&self, after: Option<&SessionKey>, limit: u32) -> Result<Vec<Work>> {
+    async fn work(&self, after: Option<&Work>, limit: u32) -> Result<Vec<Work>> {
         let rows = self.rows()?;
         let mut busy: Vec<&Session> = rows
             .sessions
             .values()
             .filter(|session| session.running.is_some() || session.queue_length > 0)
-            .filter(|session| after.is_none_or(|after| session.key() > *after))
+            .filter(|session| {
+                after.is_none_or(|after| {
+                    (session.updated_at, session.key()) > (after.updated_at, after.key.clone())
+                })
+            })
             .collect();
-        busy.sort_by_key(|session| session.key());
+        busy.sort_by_key(|session| (session.updated_at, session.key()));
         Ok(busy
             .into_iter()
             .take(limit as usize)
             .map(|session| Work {
+                updated_at: session.updated_at,
                 key: session.key(),
                 lease: session.lease.clone(),
                 epoch: session.epoch,
