@@ -1,7 +1,6 @@
 //! Limits of turns: what is at the limit is taken, and one past it is refused with a code (P12).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use everturn_agent::provider::{Cut, ModelReply, RequestedCall};
 use everturn_core::{Effect, Failure, Outcome, Timestamp, limits};
@@ -218,7 +217,7 @@ async fn tombstones_are_forgotten_after_their_days() {
     let read = node.engine.read();
     within(async {
         while read.tombstone(&key("old")).await.unwrap().is_some() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::task::yield_now().await;
         }
     })
     .await;

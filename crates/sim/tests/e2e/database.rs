@@ -146,6 +146,7 @@ async fn a_home_that_cannot_be_written_is_refused() {
     let home = Home::new().unwrap();
     let disk = SmallDisk::mount(&home.path(), 32 << 20).unwrap();
     let spec = home.serve(&home.script(SCRIPT).unwrap()).unwrap();
+    let spec = spec.env("EVERTURN_LIMITS_MIN_FREE_BYTES", "0");
     let mut server = spec.start().await.unwrap();
     let client = home.client().unwrap();
     let accepted = client.say("s", "r1", "hello").await.unwrap();
