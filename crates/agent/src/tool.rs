@@ -106,15 +106,19 @@ pub struct ToolInvocation {
     pub output: mpsc::Sender<String>,
 }
 
-/// How a tool ended.
+/// How a tool ended. Each way is the call's state of the same name (promise P9): what is not known
+/// is never said to have failed, and what is known not to have run is never said to be unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolOutcome {
     /// It did what was asked; the text is for the model.
     Succeeded(String),
     /// It did not, and says why, for the model.
     Failed(String),
-    /// It was ended by `cancel` and may have done some of its work.
-    Cancelled(String),
+    /// It is known to have done nothing of what was asked: it was told to end before it began.
+    NotRun(String),
+    /// It began, and how far it got is not known: it was ended in the middle, or whatever watched
+    /// over it went away. It may have done all of its work, some or none.
+    Unknown(String),
 }
 
 /// A tool.

@@ -5,6 +5,7 @@ use everturn_core::{CallId, Event};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::content::list;
 use crate::message::{Message, ToolCall};
 use crate::prompt::Prompt;
 use crate::run::{Evidence, Failure, Usage};
@@ -56,13 +57,20 @@ pub fn body(event: &Event<Session>) -> String {
         Event::RunInterrupted { cause, evidence } => {
             json!({ "cause": cause.as_str(), "evidence": Evidence::new(evidence, *cause) })
         }
-        Event::InputAccepted { input_id, request_id, kind, content, delivery } => json!({
-            "input_id": input_id.as_str(),
-            "request_id": request_id,
-            "kind": kind,
-            "text": content.plain(),
-            "delivery": delivery,
-        }),
+        Event::InputAccepted { input_id, request_id, kind, content, delivery } => {
+            let mut body = json!({
+                "input_id": input_id.as_str(),
+                "request_id": request_id,
+                "kind": kind,
+                "text": content.plain(),
+                "delivery": delivery,
+            });
+            // As in the input and the message: the list, where it is more than one text.
+            if !content.is_plain() {
+                body["content"] = json!(list(content));
+            }
+            body
+        }
         Event::InputCancelled { input_id, reason } => {
             json!({ "input_id": input_id.as_str(), "reason": reason })
         }

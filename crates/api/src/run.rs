@@ -25,6 +25,9 @@ pub struct Evidence {
     pub observer_started_at: String,
     /// Whether a newer process of the holder's home runs.
     pub newer_process: bool,
+    /// Seconds for which the holder, which was leaving, waited for the step under way in vain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_timeout_s: Option<u64>,
     /// Seq of the last committed event.
     pub last_seq: u64,
     /// Its name.
@@ -46,6 +49,7 @@ impl Evidence {
             observer: from.observer.to_string(),
             observer_started_at: from.observer_started_at.rfc3339(),
             newer_process: from.newer_process,
+            drain_timeout_s: from.drain_timeout_s,
             last_seq: from.last_seq,
             last_event: from.last_event.clone(),
             last_event_at: from.last_event_at.rfc3339(),

@@ -68,9 +68,9 @@ words! {
         Failed = "failed",
         /// A person or the policy said no.
         Denied = "denied",
-        /// Never begun: interrupted before, or its approval ran out.
+        /// Known to have done nothing: interrupted or stopped before it began, or its approval ran out.
         NotRun = "not_run",
-        /// Begun, and nobody knows how it ended.
+        /// Begun, and nobody knows how far it got.
         Unknown = "unknown",
     }
 }

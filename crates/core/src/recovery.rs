@@ -39,9 +39,14 @@ pub struct Facts {
     pub ended: bool,
     /// A viewer who may submit is attached.
     pub viewed: bool,
-    /// The node that decides may continue turns (a server, on the host, with the model and tools
-    /// that the session is bound to).
+    /// The node that decides may continue turns: a server may, another process only those that it
+    /// was asked for itself.
     pub may_continue: bool,
+    /// The model that the continuation would run on (the interrupted run's own, or the one that
+    /// people gave the session since) can be used on the node that decides. A turn never goes on
+    /// with another model without a word. (A tool is bound as well: a call whose tool has changed
+    /// since is not run.)
+    pub model_here: bool,
 }
 
 /// Why an interrupted turn is not continued by itself.
@@ -61,6 +66,27 @@ pub enum Parked {
     WaitsForViewer,
     /// This node may not.
     NotHere,
+    /// The model that the turn is bound to cannot be used here.
+    ModelMissing,
+}
+
+impl Parked {
+    /// What people are told, as the rest of a sentence.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Disabled => "the session's policy leaves that to people",
+            Self::Exhausted => {
+                "as many continuations as the policy allows were interrupted as well"
+            }
+            Self::Stale => "its last record is older than the policy's window",
+            Self::LoopBreaker => "this home was interrupted again and again",
+            Self::Ended => "the session was closed",
+            Self::WaitsForViewer => "it waits until somebody views the session",
+            Self::NotHere => "the process that found it does not continue turns of others",
+            Self::ModelMissing => "the model that it is bound to cannot be used here",
+        }
+    }
 }
 
 /// What happens to an interrupted run.
@@ -89,6 +115,7 @@ pub enum Decision {
 /// | loop breaker open | park |
 /// | policy: on view, nobody views | park |
 /// | this node may not continue | park |
+/// | its model cannot be used here | park |
 /// | otherwise | continue, attempt + 1 |
 #[must_use]
 pub fn decide(facts: &Facts) -> Decision {
@@ -110,6 +137,8 @@ pub fn decide(facts: &Facts) -> Decision {
         Parked::WaitsForViewer
     } else if !facts.may_continue {
         Parked::NotHere
+    } else if !facts.model_here {
+        Parked::ModelMissing
     } else {
         return Decision::Continue { attempt: facts.attempt + 1 };
     };
@@ -136,11 +165,13 @@ pub fn loop_broken(starts_newest_first: &[(i64, bool)], starts: usize, gap_ms: i
 /// How every continuation's text begins; clients of earlier systems recognise it.
 pub const CONTINUATION_PREFIX: &str = "[System note: Your previous turn was interrupted";
 
-/// The text of a continuation. `original` is what the person asked, never an earlier note.
+/// The text of a continuation. `original` is what the person asked, never an earlier note;
+/// `observed` is what [`Evidence::observed`] says, or empty where nothing was.
 #[must_use]
 pub fn continuation_note(original: &str, observed: &str, unknown_calls: &[String]) -> String {
+    let seen = if observed.is_empty() { "." } else { ": " };
     let mut note = format!(
-        "{CONTINUATION_PREFIX} before it was finished. {observed} What you had written and every finished tool result stand above. "
+        "{CONTINUATION_PREFIX} before it was finished{seen}{observed} What you had written and every finished tool result stand above. "
     );
     if unknown_calls.is_empty() {
         note.push_str("No tool call is of unknown outcome. ");
@@ -168,13 +199,16 @@ mod tests {
             ended: false,
             viewed: false,
             may_continue: true,
+            model_here: true,
         }
     }
 
-    /// Enumerates the product of the switches and compares with the table written the slow way.
+    /// Enumerates the product of the switches and compares with the table, row by row: the first one
+    /// that applies wins, and says why (promise P5).
     #[test]
     fn the_table_holds_for_every_combination() {
-        for bits in 0..512_u32 {
+        let mut seen = std::collections::HashSet::new();
+        for bits in 0..1_024_u32 {
             let bit = |n: u32| bits & (1 << n) != 0;
             let facts = Facts {
                 stopped: bit(0),
@@ -184,28 +218,43 @@ mod tests {
                 loop_broken: bit(4),
                 viewed: bit(5),
                 may_continue: bit(6),
+                model_here: bit(9),
                 policy: AutoContinue {
                     enabled: bit(7),
                     when: if bit(8) { AutoContinueWhen::OnView } else { AutoContinueWhen::OnStart },
                     ..AutoContinue::default()
                 },
             };
-            let goes_on = !bit(0)
-                && !bit(1)
-                && !bit(2)
-                && !bit(3)
-                && !bit(4)
-                && bit(6)
-                && bit(7)
-                && (!bit(8) || bit(5));
-            match decide(&facts) {
-                Decision::Cancel => assert!(bit(0)),
-                Decision::Continue { attempt } => {
-                    assert!(goes_on, "{facts:?}");
-                    assert_eq!(attempt, 2);
-                }
-                Decision::Park(_) => assert!(!goes_on && !bit(0), "{facts:?}"),
-            }
+            let table = [
+                (bit(0), Decision::Cancel),
+                (bit(1), Decision::Park(Parked::Ended)),
+                (!bit(7), Decision::Park(Parked::Disabled)),
+                (bit(2), Decision::Park(Parked::Exhausted)),
+                (bit(3), Decision::Park(Parked::Stale)),
+                (bit(4), Decision::Park(Parked::LoopBreaker)),
+                (bit(8) && !bit(5), Decision::Park(Parked::WaitsForViewer)),
+                (!bit(6), Decision::Park(Parked::NotHere)),
+                (!bit(9), Decision::Park(Parked::ModelMissing)),
+                (true, Decision::Continue { attempt: 2 }),
+            ];
+            let (_, expected) = table.iter().find(|(applies, _)| *applies).unwrap();
+            assert_eq!(decide(&facts), *expected, "{facts:?}");
+            seen.insert(format!("{expected:?}"));
+        }
+        assert_eq!(seen.len(), 10, "a row of the table was never reached: {seen:?}");
+    }
+
+    #[test]
+    fn a_note_says_once_that_the_turn_was_interrupted() {
+        for observed in ["the process that ran it is gone. Its last event is x.", ""] {
+            let note = continuation_note("do it", observed, &[]);
+            assert!(note.starts_with(CONTINUATION_PREFIX), "{note}");
+            assert_eq!(note.matches("interrupted").count(), 1, "{note}");
+            assert!(note.contains(observed) && note.ends_with("do it"), "{note}");
+            assert!(
+                !note.contains(". .") && !note.contains("..") && !note.contains(":."),
+                "{note}"
+            );
         }
     }
 

@@ -78,6 +78,8 @@ pub struct Evidence {
     pub observer_started_at: Timestamp,
     /// Whether a newer process of the holder's home runs.
     pub newer_process: bool,
+    /// Seconds for which the holder, which was leaving, waited for the step under way in vain.
+    pub drain_timeout_s: Option<u64>,
     /// Seq of the last committed event.
     pub last_seq: u64,
     /// Name of the last committed event.
@@ -87,29 +89,42 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// One sentence for people and for the model. It states what was observed and claims nothing else.
+    /// What is said of it to people: see [`Evidence::observed`].
     #[must_use]
     pub fn sentence(&self, cause: Cause) -> String {
-        let seen = match cause {
-            Cause::ProcessRestart => {
+        format!("This turn was interrupted: {}", self.observed(cause))
+    }
+
+    /// What was observed, for people and for the model, as the rest of a sentence. It claims nothing
+    /// else.
+    #[must_use]
+    pub fn observed(&self, cause: Cause) -> String {
+        let seen = match (cause, self.drain_timeout_s) {
+            (Cause::ProcessRestart, _) => {
                 "the process that ran it is gone and a newer process of the same home is running"
+                    .to_owned()
             }
-            Cause::SplitBrain => {
+            (Cause::SplitBrain, _) => {
                 "the process that ran it still exists but its lease ran out and was taken over"
+                    .to_owned()
             }
-            Cause::LostWorker => {
-                "the process that ran it is gone and its home has no newer process"
+            (Cause::LostWorker, _) => {
+                "the process that ran it is gone and its home has no newer process".to_owned()
             }
-            Cause::LeaseLost => {
-                "the process that ran it had to let go of it before it was finished"
+            (Cause::LeaseLost, Some(waited)) => format!(
+                "the process that ran it was leaving, and the step under way did not end within {waited} s"
+            ),
+            (Cause::LeaseLost, None) => {
+                "the process that ran it had to let go of it before it was finished".to_owned()
             }
-            Cause::Unknown => {
+            (Cause::Unknown, _) => {
                 "the process that ran it stopped renewing its lease; whether it still exists is not known"
+                    .to_owned()
             }
         };
         let boot = if self.rebooted { ", and the machine was started again meanwhile" } else { "" };
         format!(
-            "This turn was interrupted: {seen}{boot}. Its last recorded event is {} (number {}) of {}.",
+            "{seen}{boot}. Its last recorded event is {} (number {}) of {}.",
             self.last_event,
             self.last_seq,
             self.last_event_at.rfc3339()

@@ -17,6 +17,7 @@ use crate::config::Asking;
 use crate::control::TurnControl;
 use crate::engine::Shared;
 use crate::journal::{Deltas, Halt, Journal};
+use crate::patience::Patience;
 
 /// How often a waiting turn looks whether another process took an answer.
 const LOOK: Duration = Duration::from_millis(500);
@@ -336,7 +337,8 @@ async fn execute(
     let (state, mut result) = match outcome {
         Ok(ToolOutcome::Succeeded(text)) => (CallState::Succeeded, text),
         Ok(ToolOutcome::Failed(text)) => (CallState::Failed, text),
-        Ok(ToolOutcome::Cancelled(text)) => (CallState::Unknown, text),
+        Ok(ToolOutcome::NotRun(text)) => (CallState::NotRun, text),
+        Ok(ToolOutcome::Unknown(text)) => (CallState::Unknown, text),
         Err(error) => (CallState::Unknown, format!("The tool broke down: {error}")),
     };
     limit(&mut result, limits::TOOL_RESULT_BYTES_MAX);
@@ -401,20 +403,20 @@ pub(crate) async fn retry_read<T, F>(
 where
     F: Future<Output = Result<T, StorageError>>,
 {
-    let mut pause = Duration::from_millis(50);
+    let mut patience = Patience::default();
     loop {
-        match read().await {
+        let pause = match read().await {
             Ok(value) => return Ok(value),
             Err(error) => {
-                tracing::warn!(run = %control.run_id, %error, "cannot read; the turn waits");
+                shared.noise.say("cannot read; a turn waits", &error);
+                patience.pause(Some(error.kind))
             }
-        }
+        };
         tokio::select! {
             biased;
             () = control.lost.cancelled() => return Err(Halt::Lost),
             () = shared.closed.cancelled() => return Err(Halt::Lost),
             () = tokio::time::sleep(pause) => {}
         }
-        pause = (pause * 2).min(Duration::from_secs(2));
     }
 }

@@ -70,6 +70,8 @@ pub struct Config {
     pub renew: Duration,
     /// How often the store is looked at for what other processes did.
     pub poll: Duration,
+    /// Sessions that are read at a time when the node looks for work; it reads until all were seen.
+    pub work_page: u32,
     /// Turns at the same time.
     pub turns_max: usize,
     /// Model requests of one turn.
@@ -108,6 +110,7 @@ impl Config {
             lease: Duration::from_secs(30),
             renew: Duration::from_secs(10),
             poll: Duration::from_millis(250),
+            work_page: 4_096,
             turns_max: 1_024,
             steps_max: 100,
             queue_max: limits::QUEUE_INPUTS_MAX,

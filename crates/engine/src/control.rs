@@ -17,6 +17,8 @@ pub(crate) struct TurnControl {
     pub(crate) stop: CancellationToken,
     /// The lease is lost: end the tools, write nothing.
     pub(crate) lost: CancellationToken,
+    /// Cancelled before `lost` where this node itself ends the turn, because it is leaving.
+    pub(crate) abandoned: CancellationToken,
     /// A prompt of the session was settled.
     pub(crate) prompt: Arc<Notify>,
 }
@@ -47,6 +49,7 @@ impl Controls {
             run_id: run_id.clone(),
             stop: CancellationToken::new(),
             lost: CancellationToken::new(),
+            abandoned: CancellationToken::new(),
             prompt: Arc::new(Notify::new()),
         };
         self.lock().turns.insert(key.clone(), control.clone());

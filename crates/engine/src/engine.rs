@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use everturn_core::digest;
 use everturn_core::{
-    Choice, Content, Input, InputId, InputKind, InputStatus, LeaseExpiry, Mode, NodeId, Policy,
-    Principal, Prompt, PromptId, RequestId, Run, RunId, Session, SessionKey, TokenId,
+    Choice, Content, Evidence, Input, InputId, InputKind, InputStatus, LeaseExpiry, Mode, NodeId,
+    Policy, Principal, Prompt, PromptId, RequestId, Run, RunId, Session, SessionKey, TokenId,
 };
 use everturn_store::op::{
     Admit, Admitted, AnswerPrompt, CancelInput, Claimer, CreateSession, CreateToken, Decide,
@@ -24,6 +24,7 @@ use crate::config::{Config, Models, Scope};
 use crate::control::Controls;
 use crate::lease::Leases;
 use crate::live::{Hub, RunCursor, Stream};
+use crate::patience::Noise;
 use crate::wake::Pending;
 use crate::{recover, retain, wake};
 
@@ -78,6 +79,8 @@ pub(crate) struct Shared {
     pub(crate) loop_broken: AtomicBool,
     /// Sessions that have a worker, as of the loop's last round.
     pub(crate) workers: AtomicUsize,
+    /// What was said of a store that fails.
+    pub(crate) noise: Noise,
     /// When this node started.
     pub(crate) started_at: everturn_core::Timestamp,
 }
@@ -158,6 +161,7 @@ impl Engine {
             idle: Notify::new(),
             loop_broken: AtomicBool::new(false),
             workers: AtomicUsize::new(0),
+            noise: Noise::default(),
             started_at: now,
             store,
             config,
@@ -513,6 +517,14 @@ impl Engine {
     /// A storage failure.
     pub async fn interrupted_virtually(&self, run: &Run) -> Result<bool, StorageError> {
         recover::nobody_works(&self.shared, run).await
+    }
+
+    /// What can be observed about the node that holds, or held, a run.
+    ///
+    /// # Errors
+    /// A storage failure.
+    pub async fn evidence(&self, run: &Run) -> Result<Evidence, StorageError> {
+        recover::evidence(&self.shared, run).await
     }
 
     /// Whether a node is provably gone (`Some(true)`), provably alive (`Some(false)`), or neither.

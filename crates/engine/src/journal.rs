@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use everturn_core::Timestamp;
 use everturn_core::event::Record;
-use everturn_core::{RunId, Timestamp};
 use everturn_store::{Fence, OpError, Refusal, StorageError, TurnLease};
 use tokio::time::Instant;
 
 use crate::control::TurnControl;
 use crate::engine::Shared;
-
-/// The longest wait between two tries while the store is away.
-const PATIENCE: Duration = Duration::from_secs(2);
+use crate::patience::Patience;
 
 /// Why a turn cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,10 +40,6 @@ impl Journal {
         Self { shared, lease, control, writes: 0 }
     }
 
-    pub(crate) fn run_id(&self) -> &RunId {
-        self.lease.fence().run_id()
-    }
-
     pub(crate) fn now(&self) -> Timestamp {
         self.shared.store.clock().now()
     }
@@ -57,7 +51,7 @@ impl Journal {
         if records.is_empty() {
             return Ok(());
         }
-        let mut wait = Duration::from_millis(50);
+        let mut wait = Patience::default();
         let number = self.writes + 1;
         loop {
             match self.lease.write(number, records.clone()).await {
@@ -73,11 +67,10 @@ impl Journal {
         }
     }
 
-    async fn wait_for_store(&self, error: &StorageError, wait: &mut Duration) -> Result<(), Halt> {
-        tracing::warn!(run = %self.run_id(), %error, "the store is away; the turn waits");
+    async fn wait_for_store(&self, error: &StorageError, wait: &mut Patience) -> Result<(), Halt> {
+        self.shared.noise.say("the store is away; a turn waits", error);
         metrics::counter!("everturn_store_retries_total").increment(1);
-        let pause = *wait;
-        *wait = (*wait * 2).min(PATIENCE);
+        let pause = wait.pause(Some(error.kind));
         tokio::select! {
             () = self.control.lost.cancelled() => Err(Halt::Lost),
             () = self.shared.closed.cancelled() => Err(Halt::Lost),

@@ -13,6 +13,7 @@ pub mod engine;
 mod journal;
 mod lease;
 pub mod live;
+mod patience;
 mod recover;
 mod retain;
 mod step;

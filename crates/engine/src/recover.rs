@@ -3,14 +3,16 @@
 //! The decision itself is [`everturn_core::recovery`]; the transaction is the store's `Interrupt`
 //! operation. Here the evidence is gathered.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use everturn_core::recovery::{Decision, Parked};
 use everturn_core::{
-    Evidence, NodeId, Run, RunState, Session, SessionKey, Timestamp, limits, recovery,
+    AutoContinueWhen, Evidence, NodeId, Run, RunState, Session, SessionKey, Timestamp, limits,
+    recovery,
 };
-use everturn_store::op::{EndNode, Interrupt, Prune, RegisterNode};
+use everturn_store::op::{ContinueViewed, EndNode, Interrupt, Prune, RegisterNode};
 use everturn_store::read::Work;
 use everturn_store::rows::Node;
 use everturn_store::{OpError, StorageError, Store, execute};
@@ -20,8 +22,6 @@ use crate::config::Scope;
 use crate::control::TurnControl;
 use crate::engine::Shared;
 
-/// Sessions looked at in one go.
-pub(crate) const WORK_MAX: u32 = 100_000;
 /// Interruptions recorded at the same time, so that they share commits.
 const CONCURRENT: usize = 256;
 
@@ -47,12 +47,30 @@ impl Gone {
     }
 }
 
+/// Everything that needs a node, page by page.
+pub(crate) async fn all_work(shared: &Shared) -> Result<Vec<Work>, StorageError> {
+    let limit = shared.config.work_page;
+    let mut all: Vec<Work> = Vec::new();
+    // A session that changes meanwhile comes once more; pages that bring nothing else are the end.
+    let mut known = HashSet::new();
+    loop {
+        let page = shared.store.work(all.last(), limit).await?;
+        let full = page.len() >= limit as usize;
+        let seen = known.len();
+        known.extend(page.iter().map(|work| work.key.clone()));
+        all.extend(page);
+        if !full || known.len() == seen {
+            return Ok(all);
+        }
+    }
+}
+
 /// Resolves what dead nodes left unfinished, and wakes whatever waits. Returns when every such turn
 /// has its terminal record.
 pub(crate) async fn on_open(shared: &Arc<Shared>, mut node: Node) -> Result<(), OpError> {
     let mut gone = Gone::default();
     let mut dead = Vec::new();
-    for work in shared.store.work(WORK_MAX).await? {
+    for work in all_work(shared).await? {
         if let Scope::Only(key) = &shared.config.scope
             && *key != work.key
         {
@@ -166,10 +184,18 @@ async fn resolve(shared: &Shared, key: &SessionKey, epoch: u64, run: &Run) -> Re
     if by_holder {
         evidence.newer_process = false;
     }
-    let may_continue = match shared.config.scope {
-        Scope::All => true,
-        Scope::Only(_) => shared.controls.is_adopted(&run.input_ids),
-    };
+    record(shared, key, epoch, run, evidence, by_holder).await
+}
+
+/// Records an interruption, and what follows from it as seen from here.
+async fn record(
+    shared: &Shared,
+    key: &SessionKey,
+    epoch: u64,
+    run: &Run,
+    evidence: Evidence,
+    by_holder: bool,
+) -> Result<(), OpError> {
     let interrupt = Interrupt {
         key: key.clone(),
         run_id: run.id.clone(),
@@ -177,16 +203,65 @@ async fn resolve(shared: &Shared, key: &SessionKey, epoch: u64, run: &Run) -> Re
         node: shared.config.node.clone(),
         evidence,
         by_holder,
-        may_continue,
+        may_continue: may_continue(shared, run),
+        model_here: model_here(shared, key, run).await?,
         loop_broken: shared.loop_broken.load(Ordering::SeqCst),
         viewed: viewed(shared, key).await?,
     };
     let answer = execute(&*shared.store, interrupt).await?;
-    if let Some(decision) = answer.decision {
-        tracing::info!(session = %key, run = %run.id, ?decision, "an interrupted turn was resolved");
-        metrics::counter!("everturn_interruptions_total").increment(1);
+    let Some(decision) = answer.decision else { return Ok(()) };
+    tracing::info!(session = %key, run = %run.id, ?decision, "an interrupted turn was resolved");
+    metrics::counter!("everturn_interruptions_total").increment(1);
+    // A viewer who came between the look and the record saw nothing to wake.
+    let waits = decision == Decision::Park(Parked::WaitsForViewer);
+    if waits && viewed(shared, key).await? {
+        on_view(shared, key).await?;
     }
     Ok(())
+}
+
+/// Continues what waited for a viewer, if anything did: one is there.
+pub(crate) async fn on_view(shared: &Shared, key: &SessionKey) -> Result<(), OpError> {
+    let Some(view) = shared.store.session(key).await? else { return Ok(()) };
+    let Some(run_id) = view.session.interrupted else { return Ok(()) };
+    if view.session.policy.auto_continue.when != AutoContinueWhen::OnView {
+        return Ok(());
+    }
+    let Some(run) = shared.store.run(&run_id).await? else { return Ok(()) };
+    let viewed = ContinueViewed {
+        key: key.clone(),
+        run_id,
+        may_continue: may_continue(shared, &run),
+        model_here: model_here(shared, key, &run).await?,
+        loop_broken: shared.loop_broken.load(Ordering::SeqCst),
+    };
+    if let Some(decision) = execute(&*shared.store, viewed).await?.decision {
+        tracing::info!(session = %key, run = %run.id, ?decision, "an interrupted turn is viewed");
+    }
+    Ok(())
+}
+
+/// Whether this node continues turns that it did not start.
+fn may_continue(shared: &Shared, run: &Run) -> bool {
+    match shared.config.scope {
+        Scope::All => true,
+        Scope::Only(_) => shared.controls.is_adopted(&run.input_ids),
+    }
+}
+
+/// Whether the model that a continuation of a run would be bound to can be used here. One that only
+/// cannot be reached now can: its turn fails visibly, or succeeds.
+async fn model_here(shared: &Shared, key: &SessionKey, run: &Run) -> Result<bool, StorageError> {
+    let view = shared.store.session(key).await?;
+    let own = view.and_then(|view| view.session.model);
+    let model = own.as_ref().unwrap_or(&run.model);
+    match shared.config.models.provider(model).await {
+        Ok(_) => Ok(true),
+        Err(failure) => {
+            tracing::warn!(session = %key, model, code = failure.code, "a model cannot be used here");
+            Ok(!failure.permanent)
+        }
+    }
 }
 
 /// Whether a viewer is attached here, or on another node that lives.
@@ -203,18 +278,26 @@ async fn viewed(shared: &Shared, key: &SessionKey) -> Result<bool, StorageError>
     Ok(false)
 }
 
+/// Whether a newer process of a node's home runs: this one, or the last that serves it. The order is
+/// that in which they came to the store, whatever their clocks said.
+async fn newer_process(shared: &Shared, holder: &Node) -> Result<bool, StorageError> {
+    let other = if holder.home == shared.config.home {
+        Some(shared.config.node.clone())
+    } else {
+        shared.store.serve_starts(&holder.home, 1).await?.into_iter().next().map(|node| node.id)
+    };
+    let Some(other) = other else { return Ok(false) };
+    let (here, there) =
+        (shared.store.node_number(&other).await?, shared.store.node_number(&holder.id).await?);
+    Ok(here.zip(there).is_some_and(|(other, holder)| other > holder))
+}
+
 /// What can be observed about the node that held a run.
-async fn evidence(shared: &Shared, run: &Run) -> Result<Evidence, StorageError> {
+pub(crate) async fn evidence(shared: &Shared, run: &Run) -> Result<Evidence, StorageError> {
     let holder = shared.store.node(&run.node).await?;
     let boot = shared.store.clock().boot().boot_id;
     let newer_process = match &holder {
-        Some(holder) if holder.home != shared.config.home => shared
-            .store
-            .serve_starts(&holder.home, 1)
-            .await?
-            .first()
-            .is_some_and(|newest| newest.started_at > holder.started_at),
-        Some(holder) => shared.started_at >= holder.started_at,
+        Some(holder) => newer_process(shared, holder).await?,
         None => false,
     };
     Ok(Evidence {
@@ -225,6 +308,7 @@ async fn evidence(shared: &Shared, run: &Run) -> Result<Evidence, StorageError> 
         observer: shared.config.node.clone(),
         observer_started_at: shared.started_at,
         newer_process,
+        drain_timeout_s: None,
         last_seq: run.last_seq,
         last_event: run.last_event.clone(),
         last_event_at: run.last_event_at,
@@ -241,18 +325,8 @@ pub(crate) async fn abandon(shared: &Shared, key: &SessionKey, control: &TurnCon
         let mut evidence = evidence(shared, &run).await?;
         evidence.holder_gone = Some(false);
         evidence.newer_process = false;
-        let interrupt = Interrupt {
-            key: key.clone(),
-            run_id: run.id,
-            epoch: view.session.epoch,
-            node: shared.config.node.clone(),
-            evidence,
-            by_holder: true,
-            may_continue: true,
-            loop_broken: false,
-            viewed: true,
-        };
-        execute(&*shared.store, interrupt).await.map(|_| ())
+        evidence.drain_timeout_s = Some(shared.config.drain_timeout.as_secs());
+        record(shared, key, view.session.epoch, &run, evidence, true).await
     };
     let result: Result<(), OpError> = attempt.await;
     if let Err(error) = result {

@@ -6,12 +6,12 @@
 //! process may vanish: what is in the store is what happened, and [`crate::recover`] goes on there.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use everturn_agent::provider::{ModelReply, ModelRequest, Provider};
-use everturn_core::event::{End, Record};
+use everturn_core::event::{End, Event, Record};
 use everturn_core::{
-    CallId, Effect, Failure, NewCall, Run, Session, SessionKey, TerminalState, view,
+    CallId, Effect, Failure, NewCall, Role, Run, Session, SessionKey, TerminalState, view,
 };
 use everturn_store::op::{Claim, Claimed, ClaimedTurn};
 use everturn_store::{OpError, Refusal, execute};
@@ -20,6 +20,7 @@ use crate::calls::{self, retry_read};
 use crate::control::TurnControl;
 use crate::engine::Shared;
 use crate::journal::{Halt, Journal};
+use crate::patience::Patience;
 use crate::recover;
 use crate::step::{self, Said, StepEnd};
 use crate::wake::Begun;
@@ -29,11 +30,11 @@ pub(crate) async fn work(shared: &Arc<Shared>, key: &SessionKey, begun: Option<B
     if let Some((turn, control)) = begun {
         take(shared, key, *turn, &control).await;
     }
-    let mut pause = Duration::from_millis(50);
+    let mut patience = Patience::default();
     while !shared.is_draining() {
         match claim(shared, key).await {
             Ok(Claimed::Turn(turn)) => {
-                pause = Duration::from_millis(50);
+                patience = Patience::default();
                 let control = shared.controls.begin(key, &turn.run.id);
                 take(shared, key, *turn, &control).await;
             }
@@ -43,12 +44,12 @@ pub(crate) async fn work(shared: &Arc<Shared>, key: &SessionKey, begun: Option<B
                 match recover::resolve_session(shared, &session, &run).await {
                     Ok(()) => {}
                     Err(OpError::Refused(_)) => return,
-                    Err(error) => wait_for_store(shared, &error, &mut pause).await,
+                    Err(error) => wait_for_store(shared, &error, &mut patience).await,
                 }
             }
             Ok(Claimed::Nothing | Claimed::Held { .. }) => return,
             Err(OpError::Refused(Refusal::SessionNotFound | Refusal::SessionDeleted)) => return,
-            Err(error) => wait_for_store(shared, &error, &mut pause).await,
+            Err(error) => wait_for_store(shared, &error, &mut patience).await,
         }
     }
 }
@@ -60,14 +61,22 @@ async fn take(shared: &Arc<Shared>, key: &SessionKey, turn: ClaimedTurn, control
     shared.controls.finish(key, &id);
 }
 
-async fn wait_for_store(shared: &Shared, error: &OpError, pause: &mut Duration) {
-    tracing::warn!(%error, "cannot claim; trying again");
+async fn wait_for_store(shared: &Shared, error: &OpError, patience: &mut Patience) {
+    let kind = match error {
+        OpError::Storage(error) => {
+            shared.noise.say("cannot claim; trying again", error);
+            Some(error.kind)
+        }
+        OpError::Refused(refusal) => {
+            tracing::warn!(%refusal, "cannot claim; trying again");
+            None
+        }
+    };
     tokio::select! {
         () = shared.closed.cancelled() => {}
         () = shared.drain.cancelled() => {}
-        () = tokio::time::sleep(*pause) => {}
+        () = tokio::time::sleep(patience.pause(kind)) => {}
     }
-    *pause = (*pause * 2).min(Duration::from_secs(2));
 }
 
 /// Takes the lease and the next input. A lease whose holder is provably gone is taken at once.
@@ -110,7 +119,12 @@ async fn run(shared: &Arc<Shared>, control: &TurnControl, turn: ClaimedTurn) {
         Err(halt) => turn.halted(halt),
     };
     let Some(record) = end else {
-        tracing::warn!(session = %session.key(), run = %row.id, "the turn is another node's now");
+        let (session, run) = (session.key(), &row.id);
+        if control.abandoned.is_cancelled() {
+            tracing::warn!(%session, %run, "the turn was ended, because this node leaves");
+        } else {
+            tracing::warn!(%session, %run, "the turn is another node's now");
+        }
         return;
     };
     let state = settle(&mut journal, &turn, record).await;
@@ -166,7 +180,7 @@ impl Turn<'_> {
         if self.run.continues.is_some() {
             calls::adopt(shared, journal, control, self.run).await?;
         }
-        for _ in 0..shared.config.steps_max {
+        for _ in self.steps_done().await?..shared.config.steps_max {
             // Two step boundaries: what is intended and not begun, and what is to be asked next,
             // can both be done by whoever goes on.
             self.boundary()?;
@@ -200,6 +214,23 @@ impl Turn<'_> {
             permanent: false,
             hint: Some("ask the model to go on, or raise the limit on steps".to_owned()),
         }))
+    }
+
+    /// Model requests that this run made before it was handed over: its count goes on. (A
+    /// continuation is a run of its own and counts anew: how many there are has a limit as well.)
+    async fn steps_done(&self) -> Result<u32, Halt> {
+        if self.run.last_event != Event::<()>::RunHandedOver.name() {
+            return Ok(0);
+        }
+        let key = self.session.key();
+        let store = &self.shared.store;
+        let rows = retry_read(self.shared, self.control, || store.transcript(&key)).await?;
+        let steps = rows.iter().filter(|row| {
+            row.run_id.as_ref() == Some(&self.run.id)
+                && row.role == Role::Assistant
+                && !row.tool_calls.is_empty()
+        });
+        Ok(u32::try_from(steps.count()).unwrap_or(u32::MAX))
     }
 
     /// Between two steps: here a stop is obeyed and a leaving node lets go.

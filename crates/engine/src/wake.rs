@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use everturn_core::{RunState, SessionKey};
 use everturn_store::op::{ClaimedTurn, SetPresence};
-use everturn_store::{Signal, execute};
+use everturn_store::{OpError, Signal, execute};
 use tokio::sync::{Notify, mpsc};
 
 use crate::config::Scope;
@@ -192,6 +192,9 @@ pub(crate) async fn tick(shared: Arc<Shared>) {
         if renewed.elapsed() >= shared.config.renew && shared.controls.count() > 0 {
             match lease::renew(&shared).await {
                 Ok(()) => renewed = tokio::time::Instant::now(),
+                Err(OpError::Storage(error)) => {
+                    shared.noise.say("cannot renew leases; trying again", &error);
+                }
                 Err(error) => tracing::warn!(%error, "cannot renew leases; trying again"),
             }
         }
@@ -202,7 +205,7 @@ pub(crate) async fn tick(shared: Arc<Shared>) {
         if changed || looked.elapsed() >= Duration::from_secs(2) {
             looked = tokio::time::Instant::now();
             if let Err(error) = look(&shared).await {
-                tracing::warn!(%error, "cannot look for work; trying again");
+                shared.noise.say("cannot look for work; trying again", &error);
             }
         }
     }
@@ -211,7 +214,7 @@ pub(crate) async fn tick(shared: Arc<Shared>) {
 /// Finds sessions that have something to do and nobody who does it.
 async fn look(shared: &Arc<Shared>) -> Result<(), everturn_store::StorageError> {
     let mut gone = recover::Gone::default();
-    for work in shared.store.work(recover::WORK_MAX).await? {
+    for work in recover::all_work(shared).await? {
         if let Some(run) = &work.running
             && run.node == shared.config.node
             && run.state != RunState::HandedOver
@@ -270,8 +273,13 @@ pub(crate) async fn presence(
         // A viewer that came and went while this waited: only the last word counts.
         let present = shared.hub.viewers(&key) > 0;
         let node = shared.config.node.clone();
-        if let Err(error) = execute(&*shared.store, SetPresence { key, node, present }).await {
+        let noted = SetPresence { key: key.clone(), node, present };
+        if let Err(error) = execute(&*shared.store, noted).await {
             tracing::debug!(%error, "cannot note a viewer's presence");
+        }
+        // After the note, so that an interruption which is recorded now sees the viewer itself.
+        if present && let Err(error) = recover::on_view(&shared, &key).await {
+            tracing::warn!(session = %key, %error, "cannot continue what waited for a viewer");
         }
     }
 }
@@ -290,6 +298,7 @@ pub(crate) async fn drain(shared: &Arc<Shared>) {
     let late = shared.controls.all();
     for (key, control) in &late {
         tracing::warn!(session = %key, run = %control.run_id, "a step did not end in time; interrupting it");
+        control.abandoned.cancel();
         control.lost.cancel();
     }
     wait_idle(shared, tokio::time::Instant::now() + Duration::from_secs(5)).await;

@@ -147,7 +147,7 @@ fn card_end(call: &ToolCall, to: &dyn Surface) -> String {
         "failed" => paint.warn(&format!("  = failed{took}: {why}")),
         "denied" => paint.warn("  = denied"),
         "not_run" => paint.warn(&format!("  = not run: {why}")),
-        "unknown" => paint.bad("  = outcome unknown: it began, and nobody knows how it ended"),
+        "unknown" => paint.bad("  = outcome unknown: it began, and nobody knows how far it got"),
         other => paint.quiet(&format!("  = {other}")),
     }
 }

@@ -2,7 +2,7 @@
 
 use everturn_api::run::Evidence as WireEvidence;
 use everturn_api::session::{Interrupted, Session as WireSession};
-use everturn_core::{Cause, Evidence, Lease, Run, Session, SessionState, Timestamp, recovery};
+use everturn_core::{Cause, Evidence, Lease, Run, Session, SessionState, recovery};
 use everturn_store::StorageError;
 use everturn_store::read::SessionView;
 use serde_json::json;
@@ -37,7 +37,7 @@ pub(crate) async fn session(
     if let Some(run) = &view.running
         && is_interrupted_virtually(server, &view.session, run).await?
     {
-        let evidence = observe(server, run).await?;
+        let evidence = server.engine().evidence(run).await?;
         let cause = virtual_cause(&evidence);
         wire.state = SessionState::Interrupted.to_string();
         wire.running = None;
@@ -69,7 +69,7 @@ pub(crate) async fn run(
 ) -> Result<everturn_api::run::Run, StorageError> {
     let mut wire = everturn_api::run::Run::from(run);
     if run.terminal_state.is_none() && server.engine().interrupted_virtually(run).await? {
-        let evidence = observe(server, run).await?;
+        let evidence = server.engine().evidence(run).await?;
         let cause = virtual_cause(&evidence);
         wire.interrupted_virtually = true;
         wire.cause = Some(cause.to_string());
@@ -97,34 +97,6 @@ fn virtual_cause(evidence: &Evidence) -> Cause {
         Cause::SplitBrain => Cause::Unknown,
         cause => cause,
     }
-}
-
-/// What can be observed about a run that nobody works on. The same facts as a recorded interruption
-/// has; they may look different when it is recorded.
-async fn observe(server: &Server, run: &Run) -> Result<Evidence, StorageError> {
-    let engine = server.engine();
-    let holder = engine.read().node(&run.node).await?;
-    let observer = engine.read().node(engine.node()).await?;
-    let observer_started_at =
-        observer.as_ref().map_or_else(|| engine.clock().now(), |node| node.started_at);
-    let boot = engine.clock().boot().boot_id;
-    let started_later = |at: Timestamp| holder.as_ref().is_some_and(|node| at >= node.started_at);
-    let is_same_home = match (&holder, &observer) {
-        (Some(holder), Some(observer)) => holder.home == observer.home,
-        _ => false,
-    };
-    Ok(Evidence {
-        holder: run.node.clone(),
-        holder_started_at: holder.as_ref().map(|node| node.started_at),
-        holder_gone: engine.node_gone(&run.node).await,
-        rebooted: holder.as_ref().is_some_and(|node| node.boot_id != boot),
-        observer: engine.node().clone(),
-        observer_started_at,
-        newer_process: is_same_home && started_later(observer_started_at),
-        last_seq: run.last_seq,
-        last_event: run.last_event.clone(),
-        last_event_at: run.last_event_at,
-    })
 }
 
 /// Another living process that holds a session.

@@ -27,6 +27,24 @@ impl SmallDisk {
         Ok(Self { path: path.to_owned() })
     }
 
+    /// Lets nothing be written to it any more. Nothing may be open for writing.
+    ///
+    /// # Errors
+    /// Something is.
+    pub fn read_only(&self) -> Result<()> {
+        let flags = MountFlags::RDONLY;
+        rustix::mount::mount_remount(self.path.as_path(), flags, "")
+            .context("making the disk read-only")
+    }
+
+    /// Takes this much space.
+    ///
+    /// # Errors
+    /// There is less.
+    pub fn take(&self, bytes: usize) -> Result<()> {
+        std::fs::write(self.filler(), vec![0_u8; bytes]).context("taking space")
+    }
+
     fn filler(&self) -> PathBuf {
         self.path.join("filler")
     }

@@ -269,16 +269,25 @@ pub(crate) fn journal(
     )
 }
 
-/// Sessions that need attention, oldest change first.
-pub(crate) fn work(conn: &Connection, limit: u32) -> Result<Vec<Work>> {
+/// Sessions that need attention, oldest change first, behind one.
+pub(crate) fn work(conn: &Connection, after: Option<&Work>, limit: u32) -> Result<Vec<Work>> {
+    let (changed, no) = match after {
+        // The name outlives the session: one that was deleted meanwhile keeps its place.
+        Some(after) => {
+            let sql = "SELECT session_no FROM names WHERE principal = ?1 AND id = ?2";
+            let key = (after.key.principal.as_str(), after.key.id.as_str());
+            (after.updated_at.0, first(conn, "names", sql, key, |c| c.int(0))?.unwrap_or(-1))
+        }
+        None => (i64::MIN, -1),
+    };
     let found = all(
         conn,
         "sessions",
         "SELECT session_no, principal, id, lease_holder, lease_boot_id, lease_boot_ms, \
-         lease_since, epoch, running, queue_length FROM sessions \
-         WHERE running IS NOT NULL OR queue_length > 0 \
-         ORDER BY updated_at, session_no LIMIT ?1",
-        [limit],
+         lease_since, epoch, running, queue_length, updated_at FROM sessions \
+         WHERE (running IS NOT NULL OR queue_length > 0) AND (updated_at, session_no) > (?1, ?2) \
+         ORDER BY updated_at, session_no LIMIT ?3",
+        (changed, no, limit),
         needing,
     )?;
     let mut out = Vec::with_capacity(found.len());
@@ -307,6 +316,13 @@ fn needing(c: &Cols<'_, '_>) -> Result<(Work, Option<RunId>)> {
         Some(_) => Some(c.parsed(8, RunId::new)?),
         None => None,
     };
-    let work = Work { key, lease, epoch: c.number(7)?, running: None, queue_length: c.number(9)? };
+    let work = Work {
+        updated_at: c.time(10)?,
+        key,
+        lease,
+        epoch: c.number(7)?,
+        running: None,
+        queue_length: c.number(9)?,
+    };
     Ok((work, running))
 }

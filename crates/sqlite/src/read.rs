@@ -281,13 +281,23 @@ impl Read for SqliteStore {
         .await
     }
 
-    async fn work(&self, limit: u32) -> Result<Vec<Work>> {
-        self.read(move |conn| ask::work(conn, limit)).await
+    async fn work(&self, after: Option<&Work>, limit: u32) -> Result<Vec<Work>> {
+        let after = after.cloned();
+        self.read(move |conn| ask::work(conn, after.as_ref(), limit)).await
     }
 
     async fn node(&self, id: &NodeId) -> Result<Option<Node>> {
         let id = id.clone();
         self.read(move |conn| rows::node_of(conn, &id)).await
+    }
+
+    async fn node_number(&self, id: &NodeId) -> Result<Option<u64>> {
+        let id = id.clone();
+        self.read(move |conn| {
+            let sql = "SELECT node_no FROM nodes WHERE id = ?1";
+            first(conn, "nodes", sql, [id.as_str()], |c| c.number(0))
+        })
+        .await
     }
 
     async fn nodes(&self, limit: u32) -> Result<Vec<Node>> {

@@ -315,7 +315,7 @@ fn questions(store: &SqliteStore) -> Vec<(&'static str, i64, i64)> {
         crate::rows::queued(&conn, no, i64::MIN, 20).unwrap();
     });
     measure("work", &|| {
-        assert_eq!(ask::work(&conn, 20).unwrap().len(), 20);
+        assert_eq!(ask::work(&conn, None, 20).unwrap().len(), 20);
     });
     measure("calls of a run", &|| {
         crate::rows::run_calls(&conn, &run).unwrap();

@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use everturn_core::event::{End, Record};
 use everturn_core::{
-    CallId, CallState, Choice, Content, Effect, Evidence, Failure, InputKind, LeaseExpiry, Mode,
-    NewCall, NodeId, Policy, Principal, Prompt, PromptId, PromptKind, PromptState, QueuePolicy,
-    RequestId, SessionId, SessionKey, Timestamp, Usage, digest,
+    AutoContinue, AutoContinueWhen, CallId, CallState, Choice, Content, Effect, Evidence, Failure,
+    InputKind, LeaseExpiry, Mode, NewCall, NodeId, Policy, Principal, Prompt, PromptId, PromptKind,
+    PromptState, QueuePolicy, RequestId, SessionId, SessionKey, Timestamp, Usage, digest,
 };
 use everturn_sqlite::{OpenOptions, SqliteStore};
 use everturn_store::conformance::{Factory, World};
 use everturn_store::memory::MemoryStore;
 use everturn_store::op::{
-    Admit, AnswerPrompt, CancelInput, Claim, Claimed, ClaimedTurn, Claimer, CreateSession, Decide,
-    Decision, DeleteSession, EndNode, EndSession, Interrupt, PatchSession, Prune, PruneEvents,
-    RegisterNode, RenewLeases, SessionPatch, SetPresence, Stop, Write,
+    Admit, AnswerPrompt, CancelInput, Claim, Claimed, ClaimedTurn, Claimer, ContinueViewed,
+    CreateSession, Decide, Decision, DeleteSession, EndNode, EndSession, Interrupt, PatchSession,
+    Prune, PruneEvents, RegisterNode, RenewLeases, SessionPatch, SetPresence, Stop, Write,
 };
 use everturn_store::rows::Node;
 use everturn_store::{Clock, Op, Reply, Signal, Store};
@@ -249,18 +249,32 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
                     observer: node(b),
                     observer_started_at: now,
                     newer_process: c % 2 == 0,
+                    drain_timeout_s: None,
                     last_seq: 0,
                     last_event: String::new(),
                     last_event_at: Timestamp(0),
                 },
                 by_holder: c % 5 == 0,
                 may_continue: c % 4 != 0,
+                model_here: c % 7 != 0,
                 loop_broken: c % 11 == 0,
                 viewed: false,
             })
         }
         19 => {
             let generation = world.store.session(&key).await.unwrap()?.session.generation;
+            if b % 5 == 4
+                && let Some(view) = world.store.session(&key).await.unwrap()
+                && let Some(run) = view.session.interrupted
+            {
+                return Some(Op::ContinueViewed(ContinueViewed {
+                    key,
+                    run_id: run,
+                    may_continue: c % 4 != 0,
+                    model_here: c % 7 != 0,
+                    loop_broken: c % 11 == 0,
+                }));
+            }
             let decision = if b % 3 == 0 { Decision::Discard } else { Decision::Continue };
             Op::Decide(Decide { key, generation, decision })
         }
@@ -281,7 +295,14 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
                 title: Some(text(b)),
                 model: None,
                 system: Some(text(b)),
-                policy: Policy { queue: QueuePolicy::Batch, ..Policy::default() },
+                policy: Policy {
+                    queue: QueuePolicy::Batch,
+                    auto_continue: AutoContinue {
+                        when: AutoContinueWhen::OnView,
+                        ..AutoContinue::default()
+                    },
+                    ..Policy::default()
+                },
                 metadata: None,
                 sessions_max: 2,
             }),

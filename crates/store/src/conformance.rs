@@ -142,6 +142,8 @@ cases! {
         calls_are_left_as_what_is_known_of_them,
         after_a_power_loss_numbering_goes_on_above,
         nothing_reuses_a_number_before_the_interruption_is_recorded,
+        what_waits_for_a_viewer_goes_on_once_and_in_time,
+        a_continuation_runs_on_the_model_of_its_turn,
         a_late_end_never_beats_the_interruption,
     }
     feed {
@@ -177,7 +179,7 @@ cases! {
         text_is_found_whatever_its_case,
         a_transcript_is_read_in_windows,
         any_text_survives_everywhere,
-        what_needs_a_node_is_listed_oldest_first,
+        what_needs_a_node_is_listed_page_by_page,
         receipts_are_forgotten_in_the_end,
         an_input_is_withdrawn_by_its_sender,
         viewers_are_known_by_node,

@@ -257,6 +257,8 @@ ops! {
         by_holder: bool,
         /// Whether this node may continue turns.
         may_continue: bool,
+        /// Whether the model of the continuation can be used here.
+        model_here: bool,
         /// Whether the home's loop breaker is open.
         loop_broken: bool,
         /// Whether a viewer who may submit is attached.
@@ -279,6 +281,21 @@ ops! {
         node: NodeId,
         /// Sessions that the principal may have.
         sessions_max: u64,
+    }
+    /// Continues an interrupted turn whose policy waits for a viewer, now that one is there. What
+    /// else the policy asks is looked at again; nothing happens where it says no, and nothing when
+    /// the turn was continued, discarded or superseded meanwhile.
+    ContinueViewed(|_| true) -> Interrupted(Interrupted) {
+        /// Which session.
+        key: SessionKey,
+        /// The interrupted run.
+        run_id: RunId,
+        /// Whether this node may continue turns.
+        may_continue: bool,
+        /// Whether the model of the continuation can be used here.
+        model_here: bool,
+        /// Whether the home's loop breaker is open.
+        loop_broken: bool,
     }
     /// Decides about an interrupted turn, by a person.
     Decide(|_| true) -> Decided(Box<Decided>) {

@@ -76,8 +76,10 @@ impl StoredEvent {
 }
 
 /// A session that needs a node's attention.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Work {
+    /// When it last changed.
+    pub updated_at: everturn_core::Timestamp,
     /// Which.
     pub key: SessionKey,
     /// Who holds it.
@@ -183,11 +185,15 @@ pub trait Read: Send + Sync + 'static {
     /// The tools that a principal allowed for ever, in the order of their names.
     async fn grants(&self, principal: &Principal) -> Result<Vec<String>>;
 
-    /// Sessions that have an unfinished run or a waiting input, at most `limit`, in the order of
-    /// their last change (oldest first).
-    async fn work(&self, limit: u32) -> Result<Vec<Work>>;
+    /// Sessions that have an unfinished run or a waiting input, in the order of their last change
+    /// (oldest first), behind `after`, at most `limit`. A session that changes while somebody asks
+    /// page after page moves behind, and comes once more.
+    async fn work(&self, after: Option<&Work>, limit: u32) -> Result<Vec<Work>>;
     /// One node.
     async fn node(&self, id: &NodeId) -> Result<Option<Node>>;
+    /// The place of a node in the order in which nodes came to this store, whatever their clocks
+    /// said.
+    async fn node_number(&self, id: &NodeId) -> Result<Option<u64>>;
     /// All nodes that have not left by their own will, newest first, at most `limit`.
     async fn nodes(&self, limit: u32) -> Result<Vec<Node>>;
     /// The last nodes of a home in the role `serve`, newest first.

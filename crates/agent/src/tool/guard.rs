@@ -37,7 +37,7 @@ impl Guard {
     /// The outcome of a tool that has done nothing yet and may not begin.
     pub(super) fn check(&self) -> Result<(), ToolOutcome> {
         match self.ended_because() {
-            Some(why) => Err(ToolOutcome::Cancelled(format!("nothing was done: {why}"))),
+            Some(why) => Err(ToolOutcome::NotRun(format!("nothing was done: {why}"))),
             None => Ok(()),
         }
     }
@@ -81,12 +81,12 @@ pub(super) async fn blocking(
         biased;
         done = &mut task => done.unwrap_or_else(|error| {
             tracing::error!(%error, "a tool panicked");
-            ToolOutcome::Failed(
+            ToolOutcome::Unknown(
                 "the tool broke down, which is a fault of the server; its outcome is unknown"
                     .to_owned(),
             )
         }),
-        () = ended => ToolOutcome::Cancelled(
+        () = ended => ToolOutcome::Unknown(
             "the tool was told to end but still waits for the file system; its outcome is unknown"
                 .to_owned(),
         ),

@@ -164,7 +164,7 @@ fn list(
         Step::On
     });
     if let Some(why) = ended {
-        return ToolOutcome::Cancelled(format!("not listed: {why}"));
+        return ToolOutcome::Failed(format!("not listed: {why}"));
     }
     match walked {
         Ok(found) => {

@@ -135,7 +135,7 @@ fn read(mut opened: Opened, path: &str, offset: u64, limit: u64, guard: &Guard) 
         if number.is_multiple_of(4_096)
             && let Some(why) = guard.ended_because()
         {
-            return ToolOutcome::Cancelled(format!("not read: {why}"));
+            return ToolOutcome::Failed(format!("not read: {why}"));
         }
         // Lines before the offset are passed over without being kept.
         let keep = if number + 1 < offset { 0 } else { READ_LINE_BYTES_MAX };

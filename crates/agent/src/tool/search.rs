@@ -226,7 +226,7 @@ impl<'g> Search<'g> {
 
     fn outcome(self, found: Found) -> ToolOutcome {
         if let Some(why) = self.ended {
-            return ToolOutcome::Cancelled(format!("not searched to the end: {why}"));
+            return ToolOutcome::Failed(format!("not searched to the end: {why}"));
         }
         let mut text = self.hits.text;
         if self.hits.count == 0 {

@@ -303,7 +303,7 @@ fn conclude(event: Event, mut text: String, timeout_s: u64) -> ToolOutcome {
             text.push_str(&ending(&report, timeout_s));
             match report.end {
                 End::Exited if report.code == Some(0) => ToolOutcome::Succeeded(text),
-                End::Stopped | End::Deadline => ToolOutcome::Cancelled(text),
+                End::Stopped | End::Deadline => ToolOutcome::Unknown(text),
                 _ => ToolOutcome::Failed(text),
             }
         }
@@ -319,7 +319,7 @@ fn conclude(event: Event, mut text: String, timeout_s: u64) -> ToolOutcome {
                     left => format!(", but {left} of its processes may still be running"),
                 }
             ));
-            ToolOutcome::Failed(text)
+            ToolOutcome::Unknown(text)
         }
         // Not last events; `take` keeps them.
         Event::Started(_) | Event::Output(_) | Event::Tail { .. } => ToolOutcome::Failed(text),

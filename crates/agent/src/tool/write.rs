@@ -100,7 +100,7 @@ pub(super) fn write(
 ) -> Result<Written, ToolOutcome> {
     let ready = || guard.ended_because().map_or(Ok(()), Err);
     workspace.write(path, content, expected, &ready).map_err(|error| match error {
-        WorkspaceError::Withheld { .. } => ToolOutcome::Cancelled(error.to_string()),
+        WorkspaceError::Withheld { .. } => ToolOutcome::NotRun(error.to_string()),
         error => ToolOutcome::Failed(explain(&error)),
     })
 }

@@ -93,9 +93,26 @@ impl Bench {
     }
 
     pub fn start_with(&self, tool: &str, arguments: Value, lease: u64, room: usize) -> Call {
+        self.begin(tool, arguments, lease, room, CancellationToken::new())
+    }
+
+    /// Starts a call whose turn was stopped a moment ago.
+    pub fn start_cancelled(&self, tool: &str, arguments: Value) -> Call {
+        let cancel = CancellationToken::new();
+        cancel.cancel();
+        self.begin(tool, arguments, boot_ms() + 600_000, 64, cancel)
+    }
+
+    fn begin(
+        &self,
+        tool: &str,
+        arguments: Value,
+        lease: u64,
+        room: usize,
+        cancel: CancellationToken,
+    ) -> Call {
         let (sender, shown) = mpsc::channel(room);
         let (lease, lease_deadline) = watch::channel(lease);
-        let cancel = CancellationToken::new();
         let tool = self.tools.get(tool).unwrap().clone();
         let invocation = ToolInvocation {
             call_id: "call-1".parse().unwrap(),

@@ -33,22 +33,22 @@ pub async fn a_stop_lets_the_command_say_goodbye() {
     call.line("ready").await;
     call.cancel.cancel();
     let outcome = call.end().await;
-    let ToolOutcome::Cancelled(text) = outcome else { panic!("{outcome:?}") };
+    let ToolOutcome::Unknown(text) = outcome else { panic!("{outcome:?}") };
     assert!(text.contains("goodbye\n[stopped after "), "{text}");
 }
 
+/// Promise P9: what is known not to have run says so, and leaves no trace.
 pub async fn a_stop_before_the_start_runs_nothing() {
     let bench = Bench::new();
-    let call = bench.start_with("shell", json!({"command": "touch ran"}), boot_ms() + 60_000, 1);
-    call.cancel.cancel();
-    let outcome = call.end().await;
-    // Whichever came first; if it was the stop, there is no trace of the command.
-    match outcome {
-        ToolOutcome::Cancelled(text) if text.starts_with("nothing was done") => {
-            assert!(!bench.root.join("ran").exists());
-        }
-        ToolOutcome::Cancelled(_) | ToolOutcome::Succeeded(_) => {}
-        other => panic!("{other:?}"),
+    for (tool, arguments) in [
+        ("shell", json!({"command": "touch ran"})),
+        ("write_file", json!({"path": "ran", "content": ""})),
+    ] {
+        let call = bench.start_cancelled(tool, arguments);
+        let outcome = call.end().await;
+        let ToolOutcome::NotRun(text) = outcome else { panic!("{tool}: {outcome:?}") };
+        assert_eq!(text, "nothing was done: the turn was stopped", "{tool}");
+        assert!(!bench.root.join("ran").exists(), "{tool}");
     }
 }
 
@@ -61,7 +61,7 @@ pub async fn the_deadline_kills_at_once() {
     let main = call.process("main ").await;
     call.lease.send(boot_ms() + 50).unwrap();
     let outcome = call.end().await;
-    let ToolOutcome::Cancelled(text) = outcome else { panic!("{outcome:?}") };
+    let ToolOutcome::Unknown(text) = outcome else { panic!("{outcome:?}") };
     assert!(text.contains("about to lose this session"), "{text}");
     stubborn.assert_gone_already();
     main.assert_gone_already();
@@ -106,7 +106,7 @@ pub async fn a_deadline_in_the_past_runs_nothing() {
             _ => json!({"path": "ran", "content": ""}),
         };
         let outcome = bench.start_with(tool, arguments, boot_ms(), 1).end().await;
-        let ToolOutcome::Cancelled(text) = outcome else { panic!("{outcome:?}") };
+        let ToolOutcome::NotRun(text) = outcome else { panic!("{outcome:?}") };
         assert!(text.starts_with("nothing was done"), "{text}");
         assert!(!bench.root.join("ran").exists());
     }
@@ -157,7 +157,7 @@ pub async fn a_killed_supervisor_is_reported_and_cleaned_up_after() {
     let parent = call.process("parent ").await;
     parent.kill();
     let outcome = call.end().await;
-    let ToolOutcome::Failed(text) = outcome else { panic!("{outcome:?}") };
+    let ToolOutcome::Unknown(text) = outcome else { panic!("{outcome:?}") };
     assert!(text.contains("the supervisor vanished"), "{text}");
     assert!(text.contains("outcome of the command is unknown"), "{text}");
     stubborn.assert_gone_already();
@@ -176,7 +176,7 @@ pub async fn a_suspended_supervisor_is_woken_for_a_stop() {
     assert_eq!(bench.read_pipe("held").await, "held\n");
     call.cancel.cancel();
     let outcome = call.end().await;
-    assert!(matches!(outcome, ToolOutcome::Cancelled(_)), "{outcome:?}");
+    assert!(matches!(outcome, ToolOutcome::Unknown(_)), "{outcome:?}");
     main.assert_gone_already();
 }
 
@@ -215,7 +215,7 @@ pub async fn a_command_that_keeps_changing_its_id_is_caught() {
     call.line("hopping").await;
     call.cancel.cancel();
     let outcome = call.end().await;
-    let ToolOutcome::Cancelled(text) = outcome else { panic!("{outcome:?}") };
+    let ToolOutcome::Unknown(text) = outcome else { panic!("{outcome:?}") };
     let hops = bench.text("hops").len();
     bench.put("stop", "");
     assert!(!text.contains("could not be ended"), "{text}");

@@ -190,7 +190,7 @@ impl Counts {
                 assert!(!text.contains("SECRET"), "{text}");
                 self.refused += 1;
             }
-            ToolOutcome::Cancelled(text) => unreachable!("{text}"),
+            ToolOutcome::NotRun(text) | ToolOutcome::Unknown(text) => unreachable!("{text}"),
         }
     }
 }

@@ -29,7 +29,8 @@ pub fn dispatch() -> Option<ExitCode> {
             }
             let (ToolOutcome::Succeeded(text)
             | ToolOutcome::Failed(text)
-            | ToolOutcome::Cancelled(text)) = call.task.await.unwrap();
+            | ToolOutcome::NotRun(text)
+            | ToolOutcome::Unknown(text)) = call.task.await.unwrap();
             println!("{text}");
         }),
         // Writes a whole file of one letter, then of the next, and says so each time.

@@ -30,6 +30,8 @@ pub enum Say {
     Stream(mpsc::Receiver<String>),
     /// Says something and asks for tools: (name, arguments).
     Calls(&'static str, Vec<(&'static str, &'static str)>),
+    /// Says something and is done with this reply.
+    Reply(&'static str, ModelReply),
     /// Sends these pieces, then fails.
     Break(Vec<&'static str>, ProviderError),
 }
@@ -39,6 +41,7 @@ pub struct Model {
     pub script: Mutex<VecDeque<Say>>,
     pub requests: Mutex<Vec<ModelRequest>>,
     pub asked: Notify,
+    pub context_tokens: Mutex<Option<u64>>,
 }
 
 impl Model {
@@ -70,6 +73,10 @@ impl Model {
 impl Provider for Model {
     fn model(&self) -> &str {
         "test/model"
+    }
+
+    fn context_tokens(&self) -> Option<u64> {
+        *self.context_tokens.lock().unwrap()
     }
 
     async fn request(&self, request: ModelRequest) -> Result<ModelStream, ProviderError> {
@@ -113,6 +120,9 @@ impl Provider for Model {
                     })
                     .collect();
                 Box::pin(futures::stream::iter([text(said), done(calls)]))
+            }
+            Some(Say::Reply(said, reply)) => {
+                Box::pin(futures::stream::iter([text(said), Ok(ModelEvent::Done(reply))]))
             }
             Some(Say::Break(pieces, error)) => {
                 let mut events: Vec<_> = pieces.into_iter().map(text).collect();
@@ -199,12 +209,44 @@ impl Tool for Counting {
         if let Some(gate) = &self.gate {
             tokio::select! {
                 () = invocation.cancel.cancelled() => {
-                    return ToolOutcome::Cancelled("ended".to_owned());
+                    return ToolOutcome::Unknown("ended".to_owned());
                 }
                 permit = gate.acquire() => permit.unwrap().forget(),
             }
         }
         ToolOutcome::Succeeded(format!("run {}", self.runs.lock().unwrap().len()))
+    }
+}
+
+/// A tool that ends as its argument `how` says.
+pub struct Ending(ToolSpec);
+
+impl Default for Ending {
+    fn default() -> Self {
+        Self(ToolSpec {
+            name: "end".to_owned(),
+            description: "a test".to_owned(),
+            parameters: serde_json::json!({ "type": "object" }),
+            effect: Effect::Read,
+        })
+    }
+}
+
+#[async_trait]
+impl Tool for Ending {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    async fn run(&self, invocation: ToolInvocation) -> ToolOutcome {
+        let how = invocation.arguments["how"].as_str().unwrap().to_owned();
+        match how.as_str() {
+            "succeeded" => ToolOutcome::Succeeded(how),
+            "failed" => ToolOutcome::Failed(how),
+            "not_run" => ToolOutcome::NotRun(how),
+            "unknown" => ToolOutcome::Unknown(how),
+            _ => panic!("{how}"),
+        }
     }
 }
 
@@ -252,7 +294,10 @@ pub struct Node {
 }
 
 pub async fn open(home: &Path, set: impl FnOnce(&mut Config)) -> Node {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new().unwrap());
+    open_with(home, Arc::new(SystemClock::new().unwrap()), set).await
+}
+
+pub async fn open_with(home: &Path, clock: Arc<dyn Clock>, set: impl FnOnce(&mut Config)) -> Node {
     let store = SqliteStore::open(OpenOptions::new(home, "library", clock)).unwrap();
     let model = Arc::new(Model::default());
     let models = Arc::new(OneModel(Arc::clone(&model)));
@@ -263,6 +308,23 @@ pub async fn open(home: &Path, set: impl FnOnce(&mut Config)) -> Node {
     set(&mut config);
     let store: Arc<dyn Store> = Arc::new(store);
     Node { engine: Engine::open(store, config).await.unwrap(), model }
+}
+
+/// A machine whose wall clock is wrong by some milliseconds.
+pub struct Shifted(pub SystemClock, pub i64);
+
+impl Clock for Shifted {
+    fn now(&self) -> everturn_core::Timestamp {
+        everturn_core::Timestamp(self.0.now().0 + self.1)
+    }
+
+    fn boot(&self) -> everturn_core::LeaseExpiry {
+        self.0.boot()
+    }
+
+    fn uuid(&self) -> uuid::Uuid {
+        self.0.uuid()
+    }
 }
 
 pub fn key(id: &str) -> SessionKey {

@@ -4,7 +4,9 @@
 mod approvals;
 mod bench;
 mod controls;
+mod interruptions;
 mod journal;
+mod limits;
 mod nodes;
 mod reading;
 mod turns;

@@ -4,7 +4,7 @@ use everturn_agent::provider::{ProviderError, ProviderErrorKind};
 use everturn_core::{Effect, InputStatus, Outcome, Permission, TerminalState};
 use everturn_engine::Config;
 
-use crate::bench::{Say, event, key, open, tool, within};
+use crate::bench::{Ending, Say, event, key, open, tool, within};
 
 #[tokio::test]
 async fn an_input_becomes_an_answer_and_is_recorded_before_it_is_shown() {
@@ -104,6 +104,33 @@ async fn tools_run_once_with_intent_before_and_result_after() {
             "run.completed"
         ]
     );
+    node.engine.close().await;
+}
+
+/// P9: the state of a call is what its tool knows of its end, no more and no less.
+#[tokio::test]
+async fn a_call_has_the_state_that_its_tool_knows_of() {
+    let home = tempfile::tempdir().unwrap();
+    let node = open(home.path(), |config: &mut Config| config.tools.add(Ending::default())).await;
+    let calls = vec![
+        ("end", r#"{"how":"succeeded"}"#),
+        ("end", r#"{"how":"failed"}"#),
+        ("end", r#"{"how":"not_run"}"#),
+        ("end", r#"{"how":"unknown"}"#),
+        ("end", r#"{"how":"breaks down"}"#),
+    ];
+    node.model.says(Say::Calls("", calls));
+    let input = node.say("s", "r1", "go").await;
+    assert_eq!(node.ended(&input.id).await.outcome, Some(Outcome::Completed));
+    let run = node.last_run("s").await;
+    let calls = node.engine.read().run_calls(&run.id).await.unwrap();
+    let states: Vec<&str> = calls.iter().map(|call| call.state.as_str()).collect();
+    assert_eq!(states, ["succeeded", "failed", "not_run", "unknown", "unknown"]);
+    // The model is told the tool's own words, and so is the person.
+    let told = format!("{:?}", node.model.request(1).messages);
+    for text in ["not_run", "unknown", "The tool broke down"] {
+        assert!(told.contains(&format!("text: \"{text}")), "{text}: {told}");
+    }
     node.engine.close().await;
 }
 

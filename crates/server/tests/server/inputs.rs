@@ -57,6 +57,10 @@ async fn content_lists_and_any_text_are_kept_as_they_are(world: World) {
     let receipt = world.post("/v1/sessions/s/inputs", json!({ "content": parts })).await.ok();
     let input = world.ended(receipt["input_id"].as_str().unwrap()).await;
     assert_eq!(input["content"], parts);
+    // Whoever lives from the feed sees all of it at once.
+    let mut feed = crate::sse::Events::open(&world, "/v1/sessions/s/events?after=0").await;
+    let accepted = feed.until("input.accepted").await.data;
+    assert_eq!((&accepted["content"], &accepted["text"]), (&parts, &input["text"]));
     let messages = world.get("/v1/sessions/s/messages").await.ok();
     assert_eq!(messages["data"][0]["content"], parts);
 }

@@ -81,6 +81,63 @@ async fn streams_are_limited_and_places_are_given_back() {
     }
 }
 
+/// The limit of the whole server, whoever they are for.
+#[tokio::test]
+async fn all_streams_together_are_limited() {
+    let world = World::with(|_, config| config.streams_max = 2).await;
+    world.say_and_wait("s", "say hi").await;
+    let mut one = Events::open(&world, "/v1/sessions/s/events").await;
+    one.through("caught_up").await;
+    let mut two = Events::open(&world, "/v1/sessions/s/events").await;
+    two.through("caught_up").await;
+    let answer = ask(&world, "/v1/sessions/s/events", &[]).await;
+    assert_eq!(answer.status(), 429);
+    let problem: serde_json::Value = answer.json().await.unwrap();
+    assert_eq!(problem["code"], "too_many_viewers");
+    drop(one);
+    while ask(&world, "/v1/sessions/s/events", &[]).await.status() != 200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What a request may hold, at the limit and one past it.
+#[tokio::test]
+async fn each_field_takes_as_much_as_its_limit_and_no_more() {
+    let world = World::new().await;
+    let bad = (400, "bad_request".to_owned());
+    let parts = |count: usize| {
+        let parts = vec![json!({ "type": "text", "text": "say" }); count];
+        json!({ "content": parts })
+    };
+    let image = |bytes: usize| {
+        let address = format!("https://example.org/{}", "a".repeat(bytes - 20));
+        let image = json!({ "type": "image", "media_type": "image/png", "url": address });
+        json!({ "content": [{ "type": "text", "text": "say hi" }, image] })
+    };
+    for (most, more) in [(parts(256), parts(257)), (image(8 << 10), image((8 << 10) + 1))] {
+        let answer = world.post("/v1/sessions/s/inputs", most).await;
+        assert_eq!(answer.status, 202, "{}", answer.text);
+        assert_eq!(world.post("/v1/sessions/s/inputs", more).await.refusal(), bad);
+    }
+    let model = |chars: usize| json!({ "model": format!("test/{}", "m".repeat(chars - 5)) });
+    let answer = world.post("/v1/sessions", model(256)).await;
+    assert_eq!(answer.status, 201, "{}", answer.text);
+    assert_eq!(world.post("/v1/sessions", model(257)).await.refusal(), bad);
+    let search = |chars: usize| format!("/v1/sessions?q={}", "q".repeat(chars));
+    assert_eq!(world.get(&search(500)).await.status, 200);
+    assert_eq!(world.get(&search(501)).await.refusal(), bad);
+    for (field, most, more) in [("max_attempts", 100, 101), ("window_s", 604_800, 604_801_u64)] {
+        let patch = |value: u64| json!({ "policy": { "auto_continue": { (field): value } } });
+        world.patch("/v1/sessions/s", patch(most)).await.ok();
+        assert_eq!(world.patch("/v1/sessions/s", patch(more)).await.refusal(), bad, "{field}");
+    }
+    let patch = |seconds: u64| json!({ "policy": { "approval_timeout_s": seconds } });
+    world.patch("/v1/sessions/s", patch(1)).await.ok();
+    world.patch("/v1/sessions/s", patch(86_400)).await.ok();
+    assert_eq!(world.patch("/v1/sessions/s", patch(0)).await.refusal(), bad);
+    assert_eq!(world.patch("/v1/sessions/s", patch(86_401)).await.refusal(), bad);
+}
+
 /// P13: while there is little space nothing new is taken, and everything else works.
 #[tokio::test]
 async fn little_space_is_kept_for_what_was_accepted() {

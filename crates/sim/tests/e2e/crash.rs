@@ -12,6 +12,40 @@ reply = [{ text = "One two three four five six seven eight nine ten eleven twelv
 "#;
 const WHOLE: &str = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen.";
 
+/// P5: a turn is never continued on another model without a word. Where its own cannot be used it
+/// waits and says why, and a person can have it finished where it can.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_is_continued_on_its_own_model_or_not_at_all() {
+    let home = Home::new().unwrap();
+    let model = home.script(SLOW).unwrap();
+    let mut server = home.serve(&model).unwrap().start().await.unwrap();
+    let client = home.client().unwrap();
+    let follower = Follower::feed(&client, "s");
+    let accepted = client.say("s", "r1", "count").await.unwrap();
+    follower.wait_for(|record| (record.count("text.delta") >= 4).then_some(())).await.unwrap();
+    server.kill();
+
+    let mut server = home.serve("script/demo").unwrap().start().await.unwrap();
+    let input = client.outcome(&accepted.input_id).await.unwrap();
+    assert_eq!(input["outcome"], "interrupted");
+    let markers = client.texts("s", "system", "interruption").await.unwrap();
+    assert_eq!(markers.len(), 1);
+    let why = "the model that it is bound to cannot be used here.";
+    assert!(markers[0].ends_with(why), "{markers:?}");
+    let session = client.session("s").await.unwrap();
+    assert_eq!(session["state"], "interrupted");
+    server.terminate().await.unwrap();
+
+    let _server = home.serve(&model).unwrap().start().await.unwrap();
+    let decision =
+        serde_json::json!({ "generation": session["generation"], "decision": "continue" });
+    client.post("/v1/sessions/s/resolve", &decision).await.unwrap().expect(200).unwrap();
+    follower.wait_for_event("run.completed", 1).await.unwrap();
+    for run in runs(&follower.record()) {
+        assert_eq!(client.run(&run).await.unwrap()["model"], model.as_str());
+    }
+}
+
 /// P4, P5, P6: the text that was visible stays, the interruption is shown with its evidence, the turn
 /// is continued once, and the answer completes.
 #[tokio::test(flavor = "multi_thread")]
@@ -53,7 +87,10 @@ async fn a_turn_killed_in_mid_answer_is_continued_once() {
     assert!(record.attached >= 2, "the reader never had to attach again");
     assert_eq!(runs(&record).len(), 2, "continued once");
     assert_eq!(record.text(), WHOLE);
-    assert!(record.events.starts_with(&told.events));
+    // Whoever reads it only now is told the same as those who saw it before the kill.
+    let late = Follower::feed(&client, "s");
+    late.wait_for_event("run.completed", 1).await.unwrap();
+    assert!(late.record().events.starts_with(&told.events));
 
     // In the transcript: what was visible, marked as recovered, directly above the interruption.
     let messages = client.messages("s").await.unwrap();

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use everturn_sim::disk::{SmallDisk, in_namespace};
 use everturn_sim::process::Ended;
 use everturn_sim::server::{Home, ServerSpec};
 
@@ -135,16 +136,41 @@ async fn a_file_that_is_no_database_is_reported_and_left_alone() {
     assert!(before == std::fs::read(&database).unwrap(), "it was changed");
 }
 
-/// A database that may not be written is refused at the start, in words.
+/// A database on a file system that takes no writes is refused at the start, with a code; nothing of it
+/// is changed, and with writes allowed again it is the same as before.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_home_that_cannot_be_written_is_refused() {
+    if !in_namespace("database::a_home_that_cannot_be_written_is_refused").unwrap() {
+        return;
+    }
+    let home = Home::new().unwrap();
+    let disk = SmallDisk::mount(&home.path(), 32 << 20).unwrap();
+    let spec = home.serve(&home.script(SCRIPT).unwrap()).unwrap();
+    let spec = spec.env("EVERTURN_LIMITS_MIN_FREE_BYTES", "0");
+    let mut server = spec.start().await.unwrap();
+    let client = home.client().unwrap();
+    let accepted = client.say("s", "r1", "hello").await.unwrap();
+    client.outcome(&accepted.input_id).await.unwrap();
+    server.terminate().await.unwrap();
+    disk.read_only().unwrap();
+    let before = std::fs::read(home.database()).unwrap();
+    let ended = refused(&spec).await;
+    assert!(!matches!(ended.code, Some(0) | None), "{ended:?}");
+    assert!(ended.stderr.contains("storage_unavailable"), "{ended:?}");
+    assert!(!ended.stderr.contains("panicked"), "{ended:?}");
+    assert!(before == std::fs::read(home.database()).unwrap(), "it was changed");
+}
+
+/// Something else in the place of the database is refused at the start, with a code.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_in_the_place_of_the_database_is_refused() {
     let home = Home::new().unwrap();
     let spec = home.serve(&home.script(SCRIPT).unwrap()).unwrap();
-    // Not a matter of permissions, which the administrator has all of: a folder in its place.
     std::fs::create_dir(home.database()).unwrap();
     let ended = refused(&spec).await;
     assert!(!matches!(ended.code, Some(0) | None), "{ended:?}");
-    assert!(!ended.stderr.trim().is_empty() && !ended.stderr.contains("panicked"), "{ended:?}");
+    assert!(ended.stderr.contains("storage_"), "{ended:?}");
+    assert!(!ended.stderr.contains("panicked"), "{ended:?}");
 }
 
 /// A database that is taken away under a running server: nothing is acknowledged meanwhile, the server

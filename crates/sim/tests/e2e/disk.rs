@@ -22,8 +22,15 @@ async fn a_full_disk_refuses_stays_up_and_goes_on_once_there_is_space() {
     let openai = OpenAi::start().await.unwrap();
     let gate = Gate::new();
     openai.push(Reply::new().text("Before. ").gate(&gate).pieces(["In between. ", "After."]));
-    openai.push(Reply::new().text("Second."));
-    openai.push(Reply::new().text("Third."));
+    // Whichever turn asks next: the fillers are turns as well.
+    openai.otherwise(|request| {
+        let asked = request.last_user_text();
+        Reply::new().text(match asked.split_whitespace().next() {
+            Some("second") => "Second.",
+            Some("third") => "Third.",
+            _ => "Filler.",
+        })
+    });
     // The guard that refuses early is off: this is about the disk itself.
     let spec = serve_openai(&home, &openai).env("EVERTURN_LIMITS_MIN_FREE_BYTES", "0");
     let mut server = spec.start().await.unwrap();
@@ -44,7 +51,7 @@ async fn a_full_disk_refuses_stays_up_and_goes_on_once_there_is_space() {
         if answer.status != 202 {
             break answer;
         }
-        accepted.push(session);
+        accepted.push((session, text));
         assert!(number < 1_000, "the disk is never full");
     };
     assert_eq!(refused.problem(507).unwrap(), "storage_full");
@@ -72,12 +79,18 @@ async fn a_full_disk_refuses_stays_up_and_goes_on_once_there_is_space() {
     assert_eq!(follower.record().count("run.interrupted"), 0, "the turn only waited");
     let said = client.texts("s", "assistant", "message").await.unwrap();
     assert_eq!(said, ["Before. In between. After.", "Second.", "Third."]);
-    for session in &accepted {
-        assert_eq!(client.get(&format!("/v1/sessions/{session}")).await.unwrap().status, 200);
+    // Whatever was acknowledged before it was full is there, and ends as well.
+    let mut sessions = vec!["s"];
+    let mut all = vec![first, second, third];
+    for (session, text) in &accepted {
+        let one = client.say(session, "r", text).await.unwrap();
+        assert_eq!(client.outcome(&one.input_id).await.unwrap()["outcome"], "completed");
+        sessions.push(session);
+        all.push(one);
     }
     // And it all is on the disk, not only in memory.
     server.restart().await.unwrap();
-    verify(&client, &["s"], vec![first, second, third], vec![seen(follower), seen(reader)]).await;
+    verify(&client, &sessions, all, vec![seen(follower), seen(reader)]).await;
 }
 
 /// P13: killed while the disk is full, the next start says so or works, and nothing is missing once
@@ -133,24 +146,45 @@ async fn a_kill_while_the_disk_is_full_loses_nothing() {
     verify(&client, &["s"], accepted, vec![seen(follower)]).await;
 }
 
-/// P12: with less than the configured space left, nothing new is accepted, while turns go on.
+/// P12: with less than the configured space left, nothing new is accepted, while turns go on and what
+/// is known keeps its receipt.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nearly_full_disk_takes_nothing_new() {
     if !in_namespace("disk::a_nearly_full_disk_takes_nothing_new").unwrap() {
         return;
     }
     let home = Home::new().unwrap();
-    let _disk = SmallDisk::mount(&home.path(), 16 << 20).unwrap();
-    let script = "[[rule]]\nreply = [{ text = \"Yes.\" }]\n";
-    let _server = home
-        .serve(&home.script(script).unwrap())
-        .unwrap()
-        .env("EVERTURN_LIMITS_MIN_FREE_BYTES", (64_u64 << 20).to_string())
+    let disk = SmallDisk::mount(&home.path(), 48 << 20).unwrap();
+    let openai = OpenAi::start().await.unwrap();
+    let gate = Gate::new();
+    openai.push(Reply::new().text("Before, ").gate(&gate).text("and after."));
+    let _server = serve_openai(&home, &openai)
+        .env("EVERTURN_LIMITS_MIN_FREE_BYTES", (16_u64 << 20).to_string())
         .start()
         .await
         .unwrap();
     let client = home.client().unwrap();
-    let refused = client.submit("s", "r1", "hello").await.unwrap();
+    let follower = Follower::feed(&client, "s");
+    let accepted = client.say("s", "r1", "hello").await.unwrap();
+    follower.wait_for_event("text.delta", 1).await.unwrap();
+    disk.take(36 << 20).unwrap();
+    // Free space is looked at once a second.
+    let count = std::sync::atomic::AtomicU32::new(0);
+    let refused = everturn_sim::wait::until("a refusal", || async {
+        // A new one each time: what is known already is never refused.
+        let number = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let answer = client.submit("t", &format!("r{number}"), "hello").await?;
+        Ok((answer.status != 202).then_some(answer))
+    });
+    assert_eq!(refused.await.unwrap().problem(507).unwrap(), "storage_full");
+    let refused = client.submit("new", "r1", "hello").await.unwrap();
     assert_eq!(refused.problem(507).unwrap(), "storage_full");
-    assert_eq!(client.get("/v1/sessions/s").await.unwrap().status, 404);
+    assert_eq!(client.get("/v1/sessions/new").await.unwrap().status, 404);
+    let known = client.submit("s", "r1", "hello").await.unwrap().expect(202).unwrap();
+    assert_eq!(known["input_id"], accepted.input_id.as_str());
+    gate.open();
+    assert_eq!(client.outcome(&accepted.input_id).await.unwrap()["outcome"], "completed");
+    follower.wait_for_event("run.completed", 1).await.unwrap();
+    assert_eq!(follower.record().text(), "Before, and after.");
+    verify(&client, &["s"], vec![accepted], vec![seen(follower)]).await;
 }

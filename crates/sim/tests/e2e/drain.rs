@@ -115,7 +115,15 @@ async fn a_step_that_does_not_end_in_time_is_interrupted() {
     let accepted = client.say("s", "r1", "go").await.unwrap();
     follower.wait_for_event("text.delta", 1).await.unwrap();
     server.terminate().await.unwrap();
+    let log = server.process.err.text();
+    assert!(log.contains("the turn was ended, because this node leaves"), "{log}");
+    assert!(!log.contains("another node"), "{log}");
     let _server = spec.start().await.unwrap();
+    let interrupted = follower.wait_for_event("run.interrupted", 1).await.unwrap();
+    assert_eq!(interrupted["cause"], "lease_lost");
+    assert_eq!(interrupted["evidence"]["drain_timeout_s"], 1);
+    let why = text(&interrupted["evidence"], "text");
+    assert!(why.contains("was leaving, and the step under way did not end within 1 s"), "{why}");
     assert_eq!(client.outcome(&accepted.input_id).await.unwrap()["outcome"], "completed");
     follower.wait_for_event("run.completed", 1).await.unwrap();
     let record = follower.record();

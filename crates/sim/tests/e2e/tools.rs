@@ -118,6 +118,37 @@ async fn a_write_tool_that_was_cut_off_is_of_unknown_outcome() {
     .await;
 }
 
+/// P9: a command whose supervisor is lost is of unknown outcome, for the person and for the model, and
+/// the turn goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_lost_its_supervisor_is_of_unknown_outcome() {
+    let openai = OpenAi::start().await.unwrap();
+    let home = Home::new().unwrap();
+    let effects = home.work().join("effects");
+    let lost = command("echo done >> effects; kill -9 $PPID; sleep 1000");
+    openai.push(Reply::new().call("call_1", "shell", &lost));
+    openai.push(Reply::new().text("I do not know whether it worked."));
+    let _server = serve_openai(&home, &openai).start().await.unwrap();
+    let client = home.client().unwrap();
+    client.create_open_session("s").await.unwrap();
+    let follower = Follower::feed(&client, "s");
+    let accepted = client.say("s", "r1", "do it").await.unwrap();
+    assert_eq!(client.outcome(&accepted.input_id).await.unwrap()["outcome"], "completed");
+    let calls = client.calls("s").await.unwrap();
+    assert_eq!((calls.len(), &calls[0]["state"]), (1, &"unknown".into()), "{calls:?}");
+    let finished = follower.wait_for_event("tool.finished", 1).await.unwrap();
+    assert_eq!(finished["call"]["state"], "unknown");
+    let requests = openai.requests();
+    let result = requests[1].messages().iter().find(|message| message["role"] == "tool").unwrap();
+    assert!(text(result, "content").contains("the supervisor vanished; the outcome"), "{result}");
+    assert_eq!(openai.violations(), Vec::<String>::new());
+    let effects = Effects { lines: lines(&effects).unwrap(), line_of };
+    verify_with(&client, &["s"], vec![accepted], vec![seen(follower)], |checker| {
+        checker.effects = Some(Box::leak(Box::new(effects)));
+    })
+    .await;
+}
+
 /// P9: killed while a `read` tool runs, the tool is run again, and its result is what the model gets.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_tool_that_was_cut_off_is_run_again() {

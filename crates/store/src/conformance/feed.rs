@@ -187,7 +187,7 @@ pub(super) async fn what_is_not_there_reads_as_nothing(world: World) {
     assert!(world.store.run_events(&stranger, 0, None, 10).await.unwrap().is_empty());
     assert!(world.store.run_calls(&stranger.id).await.unwrap().is_empty());
     assert_eq!(world.store.counts().await.unwrap().unfinished, 1);
-    assert_eq!(world.store.work(10).await.unwrap().len(), 1);
+    assert_eq!(world.store.work(None, 10).await.unwrap().len(), 1);
 }
 
 pub(super) async fn numbers_are_reserved_ahead(world: World) {

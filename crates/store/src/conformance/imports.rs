@@ -194,7 +194,7 @@ pub(super) async fn an_imported_ending_is_only_told(world: World) {
     }
     let session = world.session(&key("s")).await;
     assert_eq!((session.interrupted, session.queue_length, session.running), (None, 0, None));
-    assert!(world.store.work(10).await.unwrap().is_empty());
+    assert!(world.store.work(None, 10).await.unwrap().is_empty());
     let silent = vec![event("run.cancelled", r#"{"by":"bob"}"#)];
     world.ok(import("quiet", "r", silent)).await;
     assert!(world.transcript(&key("quiet")).await.is_empty());

@@ -12,7 +12,10 @@ use everturn_core::{
 use super::turns::{call, finished, started};
 use super::world::{Turn, World, admit, admit_as, completed, delta, key, node, step};
 use crate::error::Refusal;
-use crate::op::{CancelInput, Claimed, Decide, EndSession, Interrupt, Signal, Stop};
+use crate::op::{
+    CancelInput, Claimed, ContinueViewed, Decide, EndSession, Interrupt, PatchSession,
+    SessionPatch, Signal, Stop,
+};
 
 /// Records the interruption of a turn whose node is provably gone.
 async fn interrupt(world: &World, key: &SessionKey, turn: &Turn) -> Decision {
@@ -573,6 +576,85 @@ pub(super) async fn nothing_reuses_a_number_before_the_interruption_is_recorded(
     assert!(world.store.gaps(&quiet).await.unwrap().is_empty());
     assert_eq!(world.feed(&quiet).await.len(), 2);
     let _turn = world.turn(&key, "n2").await;
+}
+
+pub(super) async fn what_waits_for_a_viewer_goes_on_once_and_in_time(world: World) {
+    let auto_continue = AutoContinue { when: AutoContinueWhen::OnView, ..AutoContinue::default() };
+    let policy = Policy { auto_continue, ..Policy::default() };
+    let parked = async |key: &SessionKey| {
+        world.create(key, policy.clone()).await;
+        let turn = world.turn_of(key, "r-1", "n1").await;
+        let op = world.interrupt_op(key, &turn.run, "n2").await;
+        let done = world.ok(op).await;
+        assert_eq!(done.decision, Some(Decision::Park(Parked::WaitsForViewer)));
+        let marker = world.transcript(key).await.pop().unwrap().content.plain();
+        assert!(marker.ends_with(&format!("{}.", Parked::WaitsForViewer.reason())), "{marker}");
+        ContinueViewed {
+            key: key.clone(),
+            run_id: turn.run.id,
+            may_continue: true,
+            model_here: true,
+            loop_broken: false,
+        }
+    };
+    let (early, late) = (key("early"), key("late"));
+    let viewed = parked(&early).await;
+    let too_late = parked(&late).await;
+    // What else the policy asks is asked again.
+    for (op, reason) in [
+        (ContinueViewed { may_continue: false, ..viewed.clone() }, Parked::NotHere),
+        (ContinueViewed { model_here: false, ..viewed.clone() }, Parked::ModelMissing),
+        (ContinueViewed { loop_broken: true, ..viewed.clone() }, Parked::LoopBreaker),
+    ] {
+        let before = world.dump(&early).await;
+        assert_eq!(world.ok(op).await.decision, Some(Decision::Park(reason)));
+        assert_eq!(before, world.dump(&early).await);
+    }
+    world.clock.pass_ms(900_000);
+    world.take_seen();
+    let done = world.ok(viewed.clone()).await;
+    assert_eq!(done.decision, Some(Decision::Continue { attempt: 1 }));
+    let signals: Vec<_> = world.take_seen().into_iter().flat_map(|seen| seen.signals).collect();
+    assert!(signals.contains(&Signal::Queued(early.clone())));
+    let before = world.dump(&early).await;
+    assert_eq!(world.ok(viewed.clone()).await.decision, None, "once");
+    assert_eq!(before, world.dump(&early).await);
+    let turn = world.turn(&early, "n2").await;
+    assert_eq!((turn.run.attempt, turn.run.continues.as_ref()), (1, Some(&viewed.run_id)));
+    let text = turn.inputs[0].content.plain();
+    assert_eq!(text.matches("interrupted").count(), 1, "{text}");
+    turn.complete("done").await;
+    assert_eq!(world.ok(viewed).await.decision, None, "nothing waits any more");
+    // One millisecond past the window.
+    world.clock.pass_ms(1);
+    assert_eq!(world.ok(too_late.clone()).await.decision, Some(Decision::Park(Parked::Stale)));
+    let session = world.session(&late).await;
+    assert_eq!((session.interrupted.as_ref(), session.queue_length), (Some(&too_late.run_id), 0));
+    // A policy that does not wait for viewers is none of a viewer's business.
+    let other = key("other");
+    let turn = world.turn_of(&other, "r-1", "n1").await;
+    park(&world, &other, &turn).await;
+    let op = ContinueViewed { key: other, run_id: turn.run.id, ..too_late };
+    assert_eq!(world.ok(op).await.decision, None);
+}
+
+/// A turn is bound to its model, unless people give the session another one.
+pub(super) async fn a_continuation_runs_on_the_model_of_its_turn(world: World) {
+    let (plain, given) = (key("plain"), key("given"));
+    for key in [&plain, &given] {
+        let turn = world.turn_of(key, "r-1", "n1").await;
+        assert_eq!(turn.run.model, "script/demo");
+        interrupt(&world, key, &turn).await;
+    }
+    let patch =
+        SessionPatch { model: Some(Some("script/chosen".to_owned())), ..SessionPatch::default() };
+    world.ok(PatchSession { key: given.clone(), expected_revision: None, patch }).await;
+    for (key, model) in [(&plain, "script/demo"), (&given, "script/chosen")] {
+        let mut claim = world.claim_op(key, "n2");
+        claim.claimer.default_model = "script/other".to_owned();
+        let Claimed::Turn(turn) = *world.ok(claim).await else { panic!("nothing to claim") };
+        assert_eq!((turn.run.model.as_str(), turn.run.attempt), (model, 1));
+    }
 }
 
 pub(super) async fn a_late_end_never_beats_the_interruption(world: World) {

@@ -16,6 +16,12 @@ pub(super) async fn nodes_come_and_go(world: World) {
     world.ok(RegisterNode { node: third.clone() }).await;
     assert_eq!(world.store.node(&first.id).await.unwrap(), Some(first.clone()));
     assert_eq!(world.store.node(&node("n9")).await.unwrap(), None);
+    let mut numbers = Vec::new();
+    for id in [&first.id, &second.id, &third.id] {
+        numbers.push(world.store.node_number(id).await.unwrap().unwrap());
+    }
+    assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+    assert_eq!(world.store.node_number(&node("n9")).await.unwrap(), None);
     let here = world.store.nodes(10).await.unwrap();
     assert_eq!(here, [third.clone(), second.clone(), first.clone()]);
     let starts = world.store.serve_starts("/home/test", 10).await.unwrap();

@@ -174,7 +174,7 @@ pub(super) async fn a_deletion_leaves_a_tombstone_and_nothing_else(world: World)
     let c1 = everturn_core::CallId::new("c1").unwrap();
     assert!(world.store.call(&c1).await.unwrap().is_none());
     assert!(world.store.run_calls(&turn.run.id).await.unwrap().is_empty());
-    assert!(world.store.work(10).await.unwrap().is_empty());
+    assert!(world.store.work(None, 10).await.unwrap().is_empty());
     assert_eq!(world.store.counts().await.unwrap().sessions, 0);
     let listed = world.store.sessions(&key.principal, &SessionFilter::default(), 10).await.unwrap();
     assert!(listed.is_empty());
@@ -413,7 +413,7 @@ pub(super) async fn any_text_survives_everywhere(world: World) {
     assert_eq!(world.store.sessions(&key.principal, &filter, 10).await.unwrap().len(), 1);
 }
 
-pub(super) async fn what_needs_a_node_is_listed_oldest_first(world: World) {
+pub(super) async fn what_needs_a_node_is_listed_page_by_page(world: World) {
     for id in ["a", "b", "c", "d"] {
         world.clock.pass_ms(5);
         world.admit(&key(id), "r", "x").await;
@@ -422,7 +422,7 @@ pub(super) async fn what_needs_a_node_is_listed_oldest_first(world: World) {
     let turn = world.turn(&key("a"), "n1").await;
     let done = world.turn(&key("b"), "n1").await;
     done.complete("ok").await;
-    let work = world.store.work(10).await.unwrap();
+    let work = world.store.work(None, 10).await.unwrap();
     let ids: Vec<&str> = work.iter().map(|work| work.key.id.as_str()).collect();
     assert_eq!(ids, ["c", "d", "a"]);
     assert_eq!(work[0].queue_length, 1);
@@ -430,9 +430,28 @@ pub(super) async fn what_needs_a_node_is_listed_oldest_first(world: World) {
     assert_eq!(work[2].running.as_ref().map(|run| &run.id), Some(&turn.run.id));
     assert_eq!(work[2].lease.as_ref().map(|lease| &lease.holder), Some(&node("n1")));
     assert_eq!(work[2].epoch, 1);
-    assert_eq!(world.store.work(2).await.unwrap().len(), 2);
+    let page = world.store.work(None, 2).await.unwrap();
+    assert_eq!(page, work[..2]);
+    let rest = world.store.work(page.last(), 2).await.unwrap();
+    assert_eq!(rest, work[2..]);
+    assert_eq!(world.store.work(rest.last(), 2).await.unwrap(), []);
+    // Several of one moment are each seen once, whatever the page.
+    for id in ["x", "y", "z"] {
+        world.admit(&key(id), "r", "x").await;
+    }
+    let mut seen = rest;
+    loop {
+        let page = world.store.work(seen.last(), 1).await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        seen.extend(page);
+    }
+    let mut ids: Vec<&str> = seen[1..].iter().map(|work| work.key.id.as_str()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, ["x", "y", "z"]);
     let counts = world.store.counts().await.unwrap();
-    assert_eq!((counts.queued, counts.unfinished), (2, 1));
+    assert_eq!((counts.queued, counts.unfinished), (5, 1));
 }
 
 pub(super) async fn receipts_are_forgotten_in_the_end(world: World) {

@@ -260,8 +260,8 @@ pub(super) async fn a_call_has_an_intent_before_and_a_result_after(world: World)
     world.clock.pass_ms(5);
     turn.write(vec![started("c1")]).await;
     assert!(matches!(turn.refused(vec![started("c1")]).await, Refusal::BadRecord(_)));
-    let not_run = turn.refused(vec![finished("c1", CallState::NotRun, "x")]).await;
-    assert!(matches!(not_run, Refusal::BadRecord(_)), "it did begin");
+    let denied = turn.refused(vec![finished("c1", CallState::Denied, "x")]).await;
+    assert!(matches!(denied, Refusal::BadRecord(_)), "it did begin");
     let open = turn.refused(vec![finished("c1", CallState::Running, "x")]).await;
     assert!(matches!(open, Refusal::BadRecord(_)), "not a final state");
     world.clock.pass_ms(5);
@@ -276,14 +276,21 @@ pub(super) async fn a_call_has_an_intent_before_and_a_result_after(world: World)
     let rows = world.transcript(&key).await;
     assert_eq!((rows[2].role, rows[2].tool_call_id.as_ref()), (Role::Tool, Some(&c1.id)));
     assert_eq!(rows[1].tool_calls[0], c1, "the message shows its calls as they are now");
+    // A tool that was let begin may find that it must not, and do nothing: that is known.
+    turn.write(vec![step("", vec![call("c4", Effect::Write)]), started("c4")]).await;
+    turn.write(vec![finished("c4", CallState::NotRun, "nothing was done")]).await;
+    let c4 = world.store.call(&CallId::new("c4").unwrap()).await.unwrap().unwrap();
+    assert_eq!((c4.state, c4.started_at), (CallState::NotRun, None));
+    assert_eq!(c4.result.as_deref(), Some("nothing was done"));
     // What is still open when the turn ends gets its final state.
     turn.complete("enough").await;
     let states: Vec<CallState> =
         world.store.run_calls(&turn.run.id).await.unwrap().iter().map(|c| c.state).collect();
-    assert_eq!(states, [CallState::Failed, CallState::Denied, CallState::NotRun]);
+    let open = [CallState::NotRun, CallState::NotRun];
+    assert_eq!(states, [CallState::Failed, CallState::Denied, open[0], open[1]]);
     let names = world.names(&turn.run).await;
-    assert_eq!(names.iter().filter(|name| *name == "tool.intended").count(), 3);
-    assert_eq!(names.iter().filter(|name| *name == "tool.finished").count(), 3);
+    assert_eq!(names.iter().filter(|name| *name == "tool.intended").count(), 4);
+    assert_eq!(names.iter().filter(|name| *name == "tool.finished").count(), 4);
 }
 
 pub(super) async fn a_running_call_cannot_be_handed_over(world: World) {

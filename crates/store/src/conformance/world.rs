@@ -329,12 +329,14 @@ impl World {
                 observer: node(by),
                 observer_started_at: self.clock.now(),
                 newer_process: true,
+                drain_timeout_s: None,
                 last_seq: 0,
                 last_event: String::new(),
                 last_event_at: Timestamp(0),
             },
             by_holder: false,
             may_continue: true,
+            model_here: true,
             loop_broken: false,
             viewed: false,
         }
@@ -393,7 +395,7 @@ impl World {
         let store = &*self.store;
         let mut out = self.dump_session(key).await;
         // Sessions that changed at the same moment are in no order.
-        let mut work = store.work(u32::MAX).await.unwrap();
+        let mut work = store.work(None, u32::MAX).await.unwrap();
         work.sort_by(|a, b| a.key.cmp(&b.key));
         let _ = writeln!(out, "{work:#?}");
         let _ = writeln!(out, "{:#?}", store.nodes(u32::MAX).await.unwrap());

@@ -317,18 +317,24 @@ impl Read for MemoryStore {
         Ok(mine.map(|(_, tool)| tool.clone()).collect())
     }
 
-    async fn work(&self, limit: u32) -> Result<Vec<Work>> {
+    async fn work(&self, after: Option<&Work>, limit: u32) -> Result<Vec<Work>> {
         let rows = self.rows()?;
         let mut busy: Vec<&Session> = rows
             .sessions
             .values()
             .filter(|session| session.running.is_some() || session.queue_length > 0)
+            .filter(|session| {
+                after.is_none_or(|after| {
+                    (session.updated_at, session.key()) > (after.updated_at, after.key.clone())
+                })
+            })
             .collect();
-        busy.sort_by_key(|session| session.updated_at);
+        busy.sort_by_key(|session| (session.updated_at, session.key()));
         Ok(busy
             .into_iter()
             .take(limit as usize)
             .map(|session| Work {
+                updated_at: session.updated_at,
                 key: session.key(),
                 lease: session.lease.clone(),
                 epoch: session.epoch,
@@ -341,6 +347,10 @@ impl Read for MemoryStore {
     async fn node(&self, id: &NodeId) -> Result<Option<Node>> {
         let rows = self.rows()?;
         Ok(rows.node_by_id.get(id).and_then(|at| rows.nodes.get(at)).cloned())
+    }
+
+    async fn node_number(&self, id: &NodeId) -> Result<Option<u64>> {
+        Ok(self.rows()?.node_by_id.get(id).copied())
     }
 
     async fn nodes(&self, limit: u32) -> Result<Vec<Node>> {

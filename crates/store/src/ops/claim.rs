@@ -167,7 +167,7 @@ fn begin(
         error: None,
         stop: None,
         node: claimer.node.clone(),
-        model: session.model.clone().unwrap_or_else(|| claimer.default_model.clone()),
+        model: model(&session, before.as_ref(), claimer),
         started_at: journal.now(),
         ended_at: None,
     };
@@ -203,6 +203,13 @@ fn begin(
         session.offset_ceiling.max(session.last_offset + limits::OFFSET_RESERVE);
     tx.put_session(&session)?;
     Ok(ClaimedTurn { fence: fence(&session, &run, claimer), session, run })
+}
+
+/// What a turn runs on: what people gave the session, else, for a continuation, what the turn that it
+/// goes on from ran on, else the node's default.
+fn model(session: &Session, before: Option<&Run>, claimer: &Claimer) -> String {
+    let bound = session.model.as_ref().or(before.map(|run| &run.model));
+    bound.unwrap_or(&claimer.default_model).clone()
 }
 
 /// An input becomes a row of the transcript: from now on the model sees it.

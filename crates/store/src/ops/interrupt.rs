@@ -3,9 +3,9 @@
 use everturn_core::event::EventHead;
 use everturn_core::recovery::{self, Decision, Facts, continuation_note};
 use everturn_core::{
-    CallState, Cause, Content, Delivery, Event, Evidence, Input, InputId, InputKind, InputStatus,
-    MessageKind, Mode, Outcome, RequestId, Role, Run, RunState, Session, SessionKey, TerminalState,
-    digest,
+    AutoContinueWhen, CallState, Cause, Content, Delivery, Event, Evidence, Input, InputId,
+    InputKind, InputStatus, MessageKind, Mode, Outcome, RequestId, Role, Run, RunState, Session,
+    SessionKey, TerminalState, digest,
 };
 
 use super::admit::{QUEUE_STEP, announce};
@@ -13,7 +13,7 @@ use super::journal::Journal;
 use super::session_now;
 use super::write::{add_message, close_inputs, close_run, seal};
 use crate::error::{OpError, Refusal, StorageError};
-use crate::op::{Interrupt, Interrupted, Signal};
+use crate::op::{ContinueViewed, Interrupt, Interrupted, Signal};
 use crate::read::StoredEvent;
 use crate::tx::Tx;
 
@@ -46,6 +46,7 @@ pub(super) fn interrupt(
         ended: session.ended_at.is_some(),
         viewed: op.viewed,
         may_continue: op.may_continue,
+        model_here: op.model_here,
     });
     // The old holder's epoch is over: whatever it still sends is refused (promise P11).
     session.epoch += 1;
@@ -64,7 +65,11 @@ pub(super) fn interrupt(
         return Ok(Interrupted { decision: Some(decision) });
     }
 
-    let sentence = evidence.sentence(cause);
+    let seen = evidence.observed(cause);
+    let mut marker = evidence.sentence(cause);
+    if let Decision::Park(parked) = decision {
+        marker.push_str(&format!(" It was not continued by itself: {}.", parked.reason()));
+    }
     add_message(
         tx,
         journal,
@@ -72,7 +77,7 @@ pub(super) fn interrupt(
         &run,
         Role::System,
         MessageKind::Interruption,
-        Content::text(sentence.clone()),
+        Content::text(marker),
         |_| {},
     )?;
     run.cause = Some(cause);
@@ -82,7 +87,7 @@ pub(super) fn interrupt(
     match decision {
         Decision::Continue { attempt } => {
             let decides = run.input_ids.first().cloned();
-            admit_continuation(tx, journal, &mut session, &run, &sentence, attempt, decides)?;
+            admit_continuation(tx, journal, &mut session, &run, &seen, attempt, decides)?;
         }
         Decision::Park(_) | Decision::Cancel => {
             close_inputs(tx, journal, &run, Outcome::Interrupted)?;
@@ -93,6 +98,44 @@ pub(super) fn interrupt(
     // Whoever may claims the continuation; nobody holds the session meanwhile.
     session.lease = None;
     tx.put_session(&session)?;
+    Ok(Interrupted { decision: Some(decision) })
+}
+
+/// Continues what waits for a viewer. The interrupted input has had its one outcome; what follows is
+/// the continuation's own.
+pub(super) fn continue_viewed(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    op: &ContinueViewed,
+) -> Result<Interrupted, OpError> {
+    let nothing = Interrupted { decision: None };
+    let Some(mut session) = session_now(tx, journal.ctx, &op.key)? else { return Ok(nothing) };
+    let waits = session.interrupted.as_ref() == Some(&op.run_id)
+        && session.policy.auto_continue.when == AutoContinueWhen::OnView;
+    let Some(run) = tx.run(&op.run_id)?.filter(|_| waits) else { return Ok(nothing) };
+    // The interruption itself is the run's last event: what counts is the one before it.
+    let last_event_at = run.evidence.as_ref().map_or(run.last_event_at, |seen| seen.last_event_at);
+    let decision = recovery::decide(&Facts {
+        stopped: run.stop.is_some(),
+        attempt: run.attempt,
+        age_ms: journal.now().since_ms(last_event_at),
+        policy: session.policy.auto_continue,
+        loop_broken: op.loop_broken,
+        ended: session.ended_at.is_some(),
+        viewed: true,
+        may_continue: op.may_continue,
+        model_here: op.model_here,
+    });
+    if let Decision::Continue { attempt } = decision {
+        session.interrupted = None;
+        session.revision += 1;
+        session.updated_at = journal.now();
+        let seen = observed(&run);
+        admit_continuation(tx, journal, &mut session, &run, &seen, attempt, None)?;
+        tx.put_session(&session)?;
+        journal.emit_session(tx, &mut session)?;
+        tx.put_session(&session)?;
+    }
     Ok(Interrupted { decision: Some(decision) })
 }
 
@@ -304,5 +347,5 @@ fn original_text(tx: &mut dyn Tx, run: &Run) -> Result<String, StorageError> {
 /// Evidence for an interruption that a person decides about later is on its run.
 pub(super) fn observed(run: &Run) -> String {
     let cause = run.cause.unwrap_or(Cause::Unknown);
-    run.evidence.as_ref().map(|seen: &Evidence| seen.sentence(cause)).unwrap_or_default()
+    run.evidence.as_ref().map(|seen: &Evidence| seen.observed(cause)).unwrap_or_default()
 }

@@ -94,6 +94,9 @@ pub fn apply(tx: &mut dyn Tx, ctx: &Ctx<'_>, op: Op) -> Result<Applied, OpError>
         Op::Write(op) => Reply::Written(write::write(tx, &mut journal, op)?),
         Op::Interrupt(op) => Reply::Interrupted(interrupt::interrupt(tx, &mut journal, op)?),
         Op::ImportRun(op) => Reply::Imported(Box::new(import::import(tx, &mut journal, op)?)),
+        Op::ContinueViewed(op) => {
+            Reply::Interrupted(interrupt::continue_viewed(tx, &mut journal, &op)?)
+        }
         Op::AnswerPrompt(op) => Reply::Prompt(Box::new(prompt::answer(tx, &mut journal, op)?)),
         Op::CreateToken(op) => Reply::Unit(tx.put_token(&op.token)?),
         Op::RevokeToken(op) => Reply::Bool(nodes::revoke_token(tx, ctx, &op)?),

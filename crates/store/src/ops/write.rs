@@ -275,9 +275,15 @@ impl Turn<'_, '_, '_> {
             Some(_) => return Err(Refusal::BadRecord("the call has its result").into()),
             None => return Err(Refusal::BadRecord("there is no such call").into()),
         };
-        let never_ran = matches!(state, CallState::Denied | CallState::NotRun);
         let began = call.state == CallState::Running;
-        if !state.settled() || began == never_ran {
+        let fits = match state {
+            CallState::Intended | CallState::Running => false,
+            CallState::Denied => !began,
+            // Also one that was let begin, and whose tool did nothing of it.
+            CallState::NotRun => true,
+            CallState::Succeeded | CallState::Failed | CallState::Unknown => began,
+        };
+        if !fits {
             return Err(Refusal::BadRecord("the call did not begin, or did").into());
         }
         self.settle_call(call, state, Some(result))?;
@@ -439,6 +445,9 @@ pub(super) fn settle_call(
     result: Option<String>,
 ) -> Result<Option<u64>, StorageError> {
     call.state = state;
+    if state == CallState::NotRun {
+        call.started_at = None;
+    }
     call.ended_at = Some(journal.now());
     call.result.clone_from(&result);
     tx.put_call(&call)?;

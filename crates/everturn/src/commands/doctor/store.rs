@@ -131,7 +131,7 @@ async fn look(settings: &Settings, home: &Home, found: &mut Findings) -> Result<
             counts.sessions, counts.messages, counts.queued, counts.unfinished
         ),
     );
-    let work = store.work(limits::PAGE_ROWS_MAX).await?;
+    let work = store.work(None, limits::PAGE_ROWS_MAX).await?;
     let held: Vec<&Work> =
         work.iter().filter(|work| work.lease.is_some() || work.running.is_some()).collect();
     for work in held.iter().take(SESSIONS_SHOWN) {

@@ -129,7 +129,7 @@ pub(super) async fn workspace(settings: &Settings, home: Option<&Home>, found: &
         Ok(ToolOutcome::Succeeded(text) | ToolOutcome::Failed(text)) => {
             found.problem("supervisor", format!("a command did not run well: {text}"), hint);
         }
-        Ok(ToolOutcome::Cancelled(text)) => {
+        Ok(ToolOutcome::NotRun(text) | ToolOutcome::Unknown(text)) => {
             found.problem("supervisor", format!("a command was ended: {text}"), hint);
         }
         Err(_) => {
