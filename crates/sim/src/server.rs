@@ -1,6 +1,7 @@
 //! The real binary as a server on a home of its own.
 
 use std::ffi::OsString;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -26,7 +27,7 @@ impl Home {
     pub fn new() -> Result<Self> {
         let root = tempfile::Builder::new().prefix("everturn-sim-").tempdir()?;
         for folder in ["home", "work"] {
-            std::fs::create_dir(root.path().join(folder))?;
+            std::fs::DirBuilder::new().mode(0o700).create(root.path().join(folder))?;
         }
         Ok(Self { root, address: watch::Sender::new(String::new()) })
     }

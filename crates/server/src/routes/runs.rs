@@ -10,6 +10,7 @@ use everturn_api::{Code, event};
 use everturn_core::{Principal, Run, RunId, SessionId};
 use everturn_engine::live::RunCursor;
 use everturn_store::read::StoredEvent;
+use everturn_store::rows::EventRow;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
 use super::{key, require_not_deleted};
@@ -164,6 +165,7 @@ async fn window(
     // What is committed meanwhile is for the next window, so that `last_seq` is true of this one.
     let max = max.map_or(last_seq, |max| max.min(last_seq));
     let mut events: Vec<String> = Vec::new();
+    let mut seqs: Vec<u64> = Vec::new();
     let mut malformed = Vec::new();
     let mut bytes = 0;
     'pages: while after < max {
@@ -181,7 +183,14 @@ async fn window(
                     after = *seq;
                     let text = event::render(&row.head, &row.body);
                     bytes += text.len();
+                    // Pruned between two pages: what was read of the range is in its snapshot.
+                    if let Some(from) = snapshot_from(&row) {
+                        let kept = seqs.partition_point(|seq| *seq < from);
+                        events.truncate(kept);
+                        seqs.truncate(kept);
+                    }
                     events.push(text);
+                    seqs.push(*seq);
                 }
                 StoredEvent::Malformed { seq, error, .. } => {
                     let Some(seq) = seq else { continue };
@@ -203,6 +212,18 @@ async fn window(
         evidence: seen.evidence.filter(|_| seen.interrupted_virtually),
     };
     Ok(assemble(&rest, &events)?.into_response())
+}
+
+/// Where the range begins that an event stands for, if it is a snapshot.
+fn snapshot_from(row: &EventRow) -> Option<u64> {
+    #[derive(serde::Deserialize)]
+    struct Snapshot {
+        from: u64,
+    }
+    if row.head.name != "text.snapshot" {
+        return None;
+    }
+    serde_json::from_str::<Snapshot>(&row.body).ok().map(|snapshot| snapshot.from)
 }
 
 /// The reply with the events' own bytes, which are not read and written again.

@@ -128,14 +128,14 @@ async fn each_field_takes_as_much_as_its_limit_and_no_more() {
     assert_eq!(world.get(&search(501)).await.refusal(), bad);
     for (field, most, more) in [("max_attempts", 100, 101), ("window_s", 604_800, 604_801_u64)] {
         let patch = |value: u64| json!({ "policy": { "auto_continue": { (field): value } } });
-        world.patch("/v1/sessions/s", patch(most)).await.ok();
-        assert_eq!(world.patch("/v1/sessions/s", patch(more)).await.refusal(), bad, "{field}");
+        world.change("s", patch(most)).await.ok();
+        assert_eq!(world.change("s", patch(more)).await.refusal(), bad, "{field}");
     }
     let patch = |seconds: u64| json!({ "policy": { "approval_timeout_s": seconds } });
-    world.patch("/v1/sessions/s", patch(1)).await.ok();
-    world.patch("/v1/sessions/s", patch(86_400)).await.ok();
-    assert_eq!(world.patch("/v1/sessions/s", patch(0)).await.refusal(), bad);
-    assert_eq!(world.patch("/v1/sessions/s", patch(86_401)).await.refusal(), bad);
+    world.change("s", patch(1)).await.ok();
+    world.change("s", patch(86_400)).await.ok();
+    assert_eq!(world.change("s", patch(0)).await.refusal(), bad);
+    assert_eq!(world.change("s", patch(86_401)).await.refusal(), bad);
 }
 
 /// P13: while there is little space nothing new is taken, and everything else works.

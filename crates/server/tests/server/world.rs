@@ -230,12 +230,16 @@ impl World {
         self.send(self.request(Method::PATCH, path).json(&body)).await
     }
 
-    /// Gives a session another title, for the revision that it has now.
-    pub(crate) async fn rename(&self, session: &str, title: &str) -> Answer {
+    /// Changes a session, for the revision that it has now.
+    pub(crate) async fn change(&self, session: &str, mut change: Value) -> Answer {
         let path = format!("/v1/sessions/{session}");
-        let revision = self.get(&path).await.ok()["revision"].clone();
-        self.patch(&path, serde_json::json!({ "title": title, "expected_revision": revision }))
-            .await
+        change["expected_revision"] = self.get(&path).await.ok()["revision"].clone();
+        self.patch(&path, change).await
+    }
+
+    /// Gives a session another title.
+    pub(crate) async fn rename(&self, session: &str, title: &str) -> Answer {
+        self.change(session, serde_json::json!({ "title": title })).await
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Answer {
