@@ -18,8 +18,14 @@ use tokio::sync::{mpsc, watch};
 /// Frames kept per watched session, and bytes of them.
 const RING_FRAMES: usize = 1_024;
 const RING_BYTES: usize = 1 << 20;
-/// Frames taken at a time.
+/// Frames taken at a time, at most.
 const PAGE: u32 = 256;
+/// Frames that the first page from the store has at most; later ones go by what events weigh.
+const FIRST_PAGE: u32 = 32;
+/// Bytes that a page from the store should have, so that a viewer that stopped reading holds no more.
+const PAGE_BYTES: usize = 128 << 10;
+/// Frames of a page from the store, however heavy they are.
+const SMALLEST_PAGE: u32 = 4;
 
 /// What a reader gets.
 #[derive(Debug, Clone)]
@@ -246,6 +252,15 @@ pub struct Stream {
     ready: VecDeque<Item>,
     caught_up: bool,
     ended: bool,
+    /// Frames of the next page from the store.
+    page: u32,
+}
+
+/// How many frames the next page should have, after one of so many frames and bytes.
+fn next_page(page: u32, frames: usize, bytes: usize) -> u32 {
+    let each = bytes.checked_div(frames).unwrap_or(0).max(1);
+    let fit = u32::try_from(PAGE_BYTES / each).unwrap_or(PAGE);
+    fit.clamp(SMALLEST_PAGE, PAGE.min(page.saturating_mul(2)))
 }
 
 impl std::fmt::Debug for Stream {
@@ -293,6 +308,7 @@ impl Stream {
             ready,
             caught_up: false,
             ended: false,
+            page: FIRST_PAGE,
         })
     }
 
@@ -327,7 +343,16 @@ impl Stream {
         };
         // An unknown place in the feed: the first page comes from the store and finds it.
         let source = Source::Run { run: Box::new(run), offset: 0 };
-        Ok(Self { store, subscription, source, cursor, ready, caught_up: false, ended: false })
+        Ok(Self {
+            store,
+            subscription,
+            source,
+            cursor,
+            ready,
+            caught_up: false,
+            ended: false,
+            page: FIRST_PAGE,
+        })
     }
 
     /// The next item if it is at hand already: lets a reader take many at once without waiting.
@@ -404,10 +429,8 @@ impl Stream {
         match &self.source {
             Source::Session => {
                 let key = self.subscription.channel.key.clone();
-                let rows = self.store.feed(&key, self.cursor, PAGE).await?;
-                for row in rows {
-                    self.take_stored(&key, row);
-                }
+                let rows = self.store.feed(&key, self.cursor, self.page).await?;
+                self.take_page(&key, rows);
             }
             Source::Run { run, .. } => {
                 let run = run.clone();
@@ -418,14 +441,12 @@ impl Stream {
                     self.ended = true;
                     return Ok(());
                 };
-                let rows = self.store.run_events(&run, self.cursor, None, PAGE).await?;
-                let full = rows.len() >= PAGE as usize;
+                let rows = self.store.run_events(&run, self.cursor, None, self.page).await?;
+                let full = rows.len() >= self.page as usize;
                 if rows.is_empty() && run.terminal_state.is_some() {
                     self.ended = true;
                 }
-                for row in rows {
-                    self.take_stored(&key, row);
-                }
+                self.take_page(&key, rows);
                 if let (Source::Run { offset, .. }, false) = (&mut self.source, full) {
                     // Everything of this run up to there has been taken.
                     *offset = (*offset).max(upto);
@@ -433,6 +454,17 @@ impl Stream {
             }
         }
         Ok(())
+    }
+
+    fn take_page(&mut self, key: &SessionKey, rows: Vec<StoredEvent>) {
+        let body = |row: &StoredEvent| match row {
+            StoredEvent::Good(row) => row.body.len(),
+            StoredEvent::Malformed { .. } => 0,
+        };
+        self.page = next_page(self.page, rows.len(), rows.iter().map(body).sum());
+        for row in rows {
+            self.take_stored(key, row);
+        }
     }
 
     fn take_stored(&mut self, key: &SessionKey, row: StoredEvent) {
@@ -482,4 +514,19 @@ pub enum RunCursor {
     After(u64),
     /// The client's cursor names another run.
     Foreign,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_grow_to_what_events_weigh() {
+        assert_eq!(next_page(FIRST_PAGE, 32, 32 * 100), 64);
+        assert_eq!(next_page(PAGE, 256, 256 * 100), PAGE);
+        assert_eq!(next_page(PAGE, 256, 256 * 1_024), 128);
+        assert_eq!(next_page(PAGE, 256, 256 * (64 << 10)), SMALLEST_PAGE);
+        // Nothing read tells nothing of weights, and a page grows no faster than twofold.
+        assert_eq!(next_page(SMALLEST_PAGE, 0, 0), 2 * SMALLEST_PAGE);
+    }
 }
