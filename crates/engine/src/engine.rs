@@ -1,7 +1,7 @@
 //! The engine's face: opening it, submitting, controlling, watching, leaving.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use everturn_core::digest;
@@ -25,7 +25,7 @@ use crate::control::Controls;
 use crate::lease::Leases;
 use crate::live::{Hub, RunCursor, Stream};
 use crate::patience::Noise;
-use crate::wake::Pending;
+use crate::wake::{Pending, Places};
 use crate::{recover, retain, wake};
 
 /// Why a call of the engine did not do what was asked.
@@ -77,8 +77,8 @@ pub(crate) struct Shared {
     /// Set when the last turn of a draining node is over.
     pub(crate) idle: Notify,
     pub(crate) loop_broken: AtomicBool,
-    /// Sessions that have a worker, as of the loop's last round.
-    pub(crate) workers: AtomicUsize,
+    /// How many turns there are, or may be in a moment.
+    pub(crate) places: Places,
     /// What was said of a store that fails.
     pub(crate) noise: Noise,
     /// When this node started.
@@ -160,7 +160,7 @@ impl Engine {
             tasks: TaskTracker::new(),
             idle: Notify::new(),
             loop_broken: AtomicBool::new(false),
-            workers: AtomicUsize::new(0),
+            places: Places::default(),
             noise: Noise::default(),
             started_at: now,
             store,
@@ -249,9 +249,10 @@ impl Engine {
         let digest = digest::payload(InputKind::Message, mode, &content, metadata.as_deref());
         let config = &self.shared.config;
         // A turn that can begin at once is claimed with the admission of its input.
+        let place = self.shared.places.ask();
         let at_once = wake::in_scope(&self.shared, &key)
             && !self.shared.is_draining()
-            && self.shared.workers.load(Ordering::Relaxed) < config.turns_max;
+            && place.is_within(config.turns_max);
         let expiry = self.shared.leases.expiry(self.shared.store.clock());
         let claimer = at_once.then(|| self.shared.claimer(expiry));
         let admit = Admit {
@@ -266,6 +267,8 @@ impl Engine {
             claimer,
         };
         let admitted = execute(&*self.shared.store, admit).await?;
+        // The loop counts the turn from its claim on, which was told before this answer.
+        drop(place);
         metrics::counter!(
             "everturn_inputs_total",
             "replayed" => if admitted.replayed { "true" } else { "false" }

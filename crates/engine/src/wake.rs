@@ -1,7 +1,7 @@
 //! Everything that can wake a session, and the loop that reacts.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +29,49 @@ enum Wake {
 
 /// A claimed turn and the handles that it was registered with.
 pub(crate) type Begun = (Box<ClaimedTurn>, TurnControl);
+
+/// How many turns there are, or may be in a moment: counted so that admissions, which claim turns by
+/// themselves, stay within the limit together with the loop, which learns of them later.
+#[derive(Default)]
+pub(crate) struct Places {
+    /// Sessions that the loop works on.
+    workers: AtomicUsize,
+    /// Turns that were claimed with their admission and that the loop has not seen.
+    unseen: AtomicUsize,
+    /// Admissions that may claim a turn.
+    asking: AtomicUsize,
+}
+
+/// An admission's part of [`Places`]; dropping it takes it back.
+pub(crate) struct Place<'a> {
+    places: &'a Places,
+}
+
+impl Places {
+    /// Counts one more admission.
+    pub(crate) fn ask(&self) -> Place<'_> {
+        self.asking.fetch_add(1, Ordering::SeqCst);
+        Place { places: self }
+    }
+}
+
+impl Place<'_> {
+    /// Whether everything that is counted, this one included, is within a limit.
+    pub(crate) fn is_within(&self, max: usize) -> bool {
+        // In the order in which a turn moves through them, so that it is never missed.
+        let Places { workers, unseen, asking } = self.places;
+        let counted = asking.load(Ordering::SeqCst)
+            + unseen.load(Ordering::SeqCst)
+            + workers.load(Ordering::SeqCst);
+        counted <= max
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.places.asking.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 /// What the loop has not seen yet: sessions that may have something to do, and turns that begin.
 /// Both are bounded by the number of sessions, so that adding to them never waits.
@@ -76,6 +119,7 @@ pub(crate) fn on_signal(shared: &Shared, signal: Signal) {
             // Registered before anybody can see the turn, so that no stop misses it and no worker
             // takes it for one that nobody works on.
             let control = shared.controls.begin(&turn.session.key(), &turn.run.id);
+            shared.places.unseen.fetch_add(1, Ordering::SeqCst);
             if let Some(lease) = &turn.session.lease {
                 shared.leases.granted(&lease.expiry);
             }
@@ -108,10 +152,12 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             Some(key) = workers_ended.recv() => Wake::WorkerEnded(key),
             wake = shared.pending.take() => wake,
         };
+        let mut seen = 0;
         match wake {
             Wake::Closed => return,
             Wake::Sessions(keys) => waiting.extend(keys),
             Wake::Claimed(turns) => {
+                seen = turns.len();
                 for turn in turns {
                     let key = turn.0.session.key();
                     if workers.contains_key(&key) {
@@ -136,13 +182,15 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 }
             }
         }
+        // Claimed meanwhile: they come with the next wake, and what waits is looked at again then.
+        let unseen = shared.places.unseen.load(Ordering::SeqCst).saturating_sub(seen);
         let mut full = Vec::new();
         for key in waiting.drain(..) {
             if let Some(again) = workers.get_mut(&key) {
                 *again = true;
             } else if !in_scope(&shared, &key) || shared.is_draining() {
                 // Not ours, or not any more: another node's poll finds it.
-            } else if workers.len() >= shared.config.turns_max {
+            } else if workers.len() + unseen >= shared.config.turns_max {
                 full.push(key);
             } else {
                 workers.insert(key.clone(), false);
@@ -150,7 +198,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             }
         }
         waiting = full;
-        shared.workers.store(workers.len(), Ordering::Relaxed);
+        shared.places.workers.store(workers.len(), Ordering::SeqCst);
+        shared.places.unseen.fetch_sub(seen, Ordering::SeqCst);
         metrics::gauge!("everturn_workers").set(workers.len() as f64);
     }
 }
