@@ -6,6 +6,8 @@ use anyhow::Result;
 use everturn_sim::server::Home;
 
 use super::Scale;
+use super::bare::Bare;
+use super::reading::cpu_time;
 use super::stats::{Times, per_second, rate};
 use super::table::{Row, Table};
 use super::wire::{Line, Streamed};
@@ -18,6 +20,7 @@ const PACE: usize = 50;
 pub(crate) async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     let viewers = scale.of(1_000, 50);
     let seconds = scale.of(10, 1);
+    let (bare, bare_us) = limit(viewers, seconds).await?;
     let words = "word ".repeat(PACE * seconds);
     let home = Home::new()?;
     let script = format!(
@@ -26,46 +29,82 @@ pub(crate) async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     );
     let server = home.serve(&home.script(&script)?)?.start().await?;
     let mut line = Line::open(&server.address).await?;
-    let mut streams = Vec::new();
     for session in 0..SESSIONS {
         let body = format!(r#"{{"id":"s{session}"}}"#);
         line.ask("POST", "/v1/sessions", "", &body).await?.expect(201)?;
     }
-    for viewer in 0..viewers {
-        let path = format!("/v1/sessions/s{}/events?after=0", viewer % SESSIONS);
-        let mut stream = Line::open(&server.address)
-            .await?
-            .stream("GET", &path, "Accept: text/event-stream\r\n", "")
-            .await?;
-        stream.wait_within(Duration::from_secs(30), "event: caught_up").await?;
-        streams.push(stream);
-    }
+    let path = |session: usize| format!("/v1/sessions/s{session}/events?after=0");
+    let streams = attach(&server.address, viewers, path).await?;
+    let pid = server.process.pid();
+    let cpu = cpu_time(pid)?;
     let begun = std::time::Instant::now();
-    let mut tasks = tokio::task::JoinSet::new();
-    for stream in streams {
-        tasks.spawn(lags(stream));
-    }
+    let tasks = watch(streams);
     for session in 0..SESSIONS {
         let path = format!("/v1/sessions/s{session}/inputs");
         line.ask("POST", &path, "Idempotency-Key: r\r\n", r#"{"text":"go"}"#).await?.expect(202)?;
     }
-    let mut all = Vec::new();
-    while let Some(lags) = tasks.join_next().await {
-        all.extend(lags??);
-    }
-    let lags = Times::of(all);
+    let lags = all(tasks).await?;
+    let took = begun.elapsed();
+    let each_us = (cpu_time(pid)? - cpu).as_secs_f64() * 1e6 / lags.len() as f64;
     table.add(Row {
         what: format!("fan-out, {viewers} viewers"),
-        measured: format!("behind by {}", lags.shown()),
+        measured: format!(
+            "behind by {}; {} deliveries, {each_us:.1} µs of the server for each",
+            lags.shown(),
+            per_second(rate(lags.len(), took)),
+        ),
         beside: format!(
-            "{} deliveries of {PACE} × {viewers} = {}/s",
-            per_second(rate(lags.len(), begun.elapsed())),
-            PACE * viewers
+            "a bare axum handler: behind by {}, {bare_us:.1} µs for each of {PACE} × {viewers}",
+            bare.shown()
         ),
         budget: "p99 ≤ 250 ms".to_owned(),
         met: Some(lags.p99() <= Duration::from_millis(250)),
     });
     Ok(())
+}
+
+/// The same with a server that does nothing else: how far behind, and its time for each delivery.
+async fn limit(viewers: usize, seconds: usize) -> Result<(Times, f64)> {
+    let server = Bare::start(SESSIONS, PACE).await?;
+    let streams = attach(&server.address, viewers, |topic| format!("/{topic}")).await?;
+    let cpu = cpu_time(server.pid()?)?;
+    let tasks = watch(streams);
+    let path = format!("/go/{}", PACE * seconds);
+    Line::open(&server.address).await?.ask("POST", &path, "", "").await?.expect(200)?;
+    let lags = all(tasks).await?;
+    let each_us = (cpu_time(server.pid()?)? - cpu).as_secs_f64() * 1e6 / lags.len() as f64;
+    Ok((lags, each_us))
+}
+
+async fn attach(
+    address: &str,
+    viewers: usize,
+    path: impl Fn(usize) -> String,
+) -> Result<Vec<Streamed>> {
+    let mut streams = Vec::new();
+    for viewer in 0..viewers {
+        let mut stream = Line::open(address)
+            .await?
+            .stream("GET", &path(viewer % SESSIONS), "Accept: text/event-stream\r\n", "")
+            .await?;
+        stream.wait_within(Duration::from_secs(30), "event: caught_up").await?;
+        streams.push(stream);
+    }
+    Ok(streams)
+}
+
+type Watching = tokio::task::JoinSet<Result<Vec<Duration>>>;
+
+fn watch(streams: Vec<Streamed>) -> Watching {
+    streams.into_iter().map(lags).collect()
+}
+
+async fn all(mut tasks: Watching) -> Result<Times> {
+    let mut all = Vec::new();
+    while let Some(lags) = tasks.join_next().await {
+        all.extend(lags??);
+    }
+    Ok(Times::of(all))
 }
 
 /// How long after its commit each delta arrived.

@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is the result")]
 
 mod admission;
+mod bare;
 mod fanout;
 mod first_token;
 mod fixture;
@@ -35,6 +36,9 @@ struct Arguments {
     /// Only these groups: journal, admission, first-token, reading, start, memory, fanout
     #[arg(long, value_name = "GROUP")]
     only: Vec<String>,
+    /// Become the bare server of the fan-out rows: topics, events per second of each
+    #[arg(long, hide = true, value_name = "TOPICS,PACE", value_delimiter = ',', num_args = 2)]
+    bare_sse: Option<Vec<usize>>,
 }
 
 /// How much of everything.
@@ -59,6 +63,15 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Some([topics, pace]) = arguments.bare_sse.as_deref() {
+        return match runtime.block_on(bare::serve(*topics, *pace)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("the bare server broke down: {error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     match runtime.block_on(measure(&arguments)) {
         Ok(table) => {
             println!("{table}");

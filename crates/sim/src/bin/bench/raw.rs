@@ -154,3 +154,45 @@ pub(crate) fn python_journal(folder: &Path, time: Duration) -> Option<f64> {
         .ok()?;
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
+
+/// A run in the way of a journal of JSON lines: one record a line, and every question is answered by
+/// reading the file from its beginning.
+pub(crate) struct Lines {
+    path: std::path::PathBuf,
+}
+
+impl Lines {
+    /// A record as such a journal has it.
+    fn record(seq: usize) -> String {
+        format!(
+            r#"{{"version":1,"event_id":"run_0199f3c4:{seq}","seq":{seq},"run_id":"run_0199f3c4","session_id":"bench-00","event":"token","created_at":1796018324.123456,"terminal":false,"payload":{{"text":" token"}}}}"#
+        )
+    }
+
+    /// What one token of six characters takes there.
+    pub(crate) fn bytes_per_token() -> usize {
+        Self::record(1_000).len() + 1
+    }
+
+    /// A file with so many records.
+    pub(crate) fn write(path: &Path, events: usize) -> Result<Self> {
+        let mut file = std::io::BufWriter::new(File::create(path)?);
+        for seq in 1..=events {
+            writeln!(file, "{}", Self::record(seq))?;
+        }
+        file.flush()?;
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// Reads all events behind a seq: how long that took, and how many there are.
+    pub(crate) fn read_after(&self, after: usize) -> Result<(Duration, usize)> {
+        use std::io::BufRead as _;
+        let begun = Instant::now();
+        let mut found = 0;
+        for line in std::io::BufReader::new(File::open(&self.path)?).lines() {
+            let record: serde_json::Value = serde_json::from_str(&line?)?;
+            found += usize::from(record["seq"].as_u64() > Some(after as u64));
+        }
+        Ok((begun.elapsed(), found))
+    }
+}

@@ -8,11 +8,11 @@ use everturn_core::event::Record;
 use everturn_sim::server::{Home, Server};
 use serde_json::Value;
 
-use super::Scale;
 use super::fixture::{Writer, copy, fast_folder};
 use super::stats::{Times, mib, ms, thousands};
 use super::table::{Row, Table};
 use super::wire::Line;
+use super::{Scale, raw};
 
 pub(crate) async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     let replayed = scale.of(100_000, 5_000);
@@ -32,7 +32,10 @@ pub(crate) async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     copy(&built, &home.path())?;
     drop(folder);
     let server = home.serve("script/demo")?.start().await?;
-    replay(&server, replayed, scale, table).await?;
+    let lines = tempfile::tempdir()?;
+    let file = raw::Lines::write(&lines.path().join("run.jsonl"), long)?;
+    let short = raw::Lines::write(&lines.path().join("short.jsonl"), replayed)?;
+    replay(&server, replayed, &short, scale, table).await?;
 
     let small = page(&server, "/v1/sessions/small/messages?limit=50", scale).await?;
     let large = page(&server, "/v1/sessions/large/messages?limit=50", scale).await?;
@@ -42,7 +45,40 @@ pub(crate) async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         page(&server, &format!("/v1/runs/{run}/events?after={}", events - 50), scale).await
     };
     let (small, large) = (tail("small-run", 1_000).await?, tail("long-run", long).await?);
-    table.add(compared("tail of a journal", &small, 1_000, &large, long, "events"));
+    let mut row = compared("tail of a journal", &small, 1_000, &large, long, "events");
+    let (peer, found) = file.read_after(long - 50)?;
+    row.beside.push_str(&format!("; in a file of JSON lines: {}", ms(peer)));
+    anyhow::ensure!(found == 50, "the file's tail has {found} events");
+    table.add(row);
+    on_disk(scale, table).await
+}
+
+/// What a token costs on the disk.
+async fn on_disk(scale: Scale, table: &mut Table) -> Result<()> {
+    let tokens = scale.of(100_000, 5_000);
+    let folder = tempfile::tempdir()?;
+    let size = async |events: usize| {
+        let home = folder.path().join(format!("tokens-{events}"));
+        let writer = Writer::open(&home).await?;
+        let key = Writer::key("s")?;
+        writer.admit(&key, "r", "say a lot").await?;
+        let mut turn = writer.claim(&key).await?;
+        for _ in 0..events / 8 {
+            turn.write((0..8).map(|_| Record::TextDelta(" tokén".to_owned())).collect()).await?;
+        }
+        // Closing moves the log into the database.
+        drop((turn, writer));
+        anyhow::Ok(std::fs::metadata(home.join("everturn.db"))?.len())
+    };
+    let bytes = size(tokens).await?.saturating_sub(size(0).await?) as f64 / tokens as f64;
+    let line = raw::Lines::bytes_per_token();
+    table.add(Row {
+        what: "disk, a token of 6 characters".to_owned(),
+        measured: format!("{bytes:.0} bytes"),
+        beside: format!("in a file of JSON lines: {line} bytes"),
+        budget: "(less than the file)".to_owned(),
+        met: Some(bytes < line as f64),
+    });
     Ok(())
 }
 
@@ -103,7 +139,13 @@ async fn page(server: &Server, path: &str, scale: Scale) -> Result<Times> {
     Ok(Times::of(times))
 }
 
-async fn replay(server: &Server, events: usize, scale: Scale, table: &mut Table) -> Result<()> {
+async fn replay(
+    server: &Server,
+    events: usize,
+    file: &raw::Lines,
+    scale: Scale,
+    table: &mut Table,
+) -> Result<()> {
     let run = run_id(server, "replayed").await?;
     let path = format!("/v1/runs/{run}/events?after=0");
     let rounds = scale.of(5, 1);
@@ -125,14 +167,17 @@ async fn replay(server: &Server, events: usize, scale: Scale, table: &mut Table)
     table.add(Row {
         what: format!("replay of {} events", thousands(events as u64)),
         measured: format!("{server_us:.2} µs of the server per event"),
-        beside: format!("{wall_us:.2} µs until the client has it"),
+        beside: format!(
+            "{wall_us:.2} µs until the client has it; a file of JSON lines, read and parsed: {:.2} µs",
+            file.read_after(0)?.0.as_secs_f64() * 1e6 / events as f64
+        ),
         budget: "≤ 1 µs in the server".to_owned(),
         met: Some(server_us <= 1.0),
     });
     table.add(Row {
         what: "replay, memory".to_owned(),
         measured: format!("{} more at its peak", mib(grown)),
-        beside: format!("{} of events", mib((events * super::raw::EVENT.len()) as u64)),
+        beside: format!("{} of events", mib((events * raw::EVENT.len()) as u64)),
         budget: "bounded by a page (≤ 4 MiB)".to_owned(),
         met: Some(grown <= 4 << 20),
     });
@@ -140,7 +185,7 @@ async fn replay(server: &Server, events: usize, scale: Scale, table: &mut Table)
 }
 
 /// Time that a process spent on the processors, all its threads together.
-fn cpu_time(pid: u32) -> Result<Duration> {
+pub(crate) fn cpu_time(pid: u32) -> Result<Duration> {
     let mut nanos = 0;
     for task in Path::new(&format!("/proc/{pid}/task")).read_dir()? {
         // A thread may end meanwhile.
