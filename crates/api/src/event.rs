@@ -150,14 +150,25 @@ pub fn piece(head: &EventHead, body: &str) -> Option<Piece> {
 /// is stored, so that a reader years later is sent what a live one was.
 #[must_use]
 pub fn render(head: &EventHead, body: &str) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::with_capacity(body.len() + 192);
-    // Ids, names and times hold nothing that JSON would escape; see their types.
-    let _ = write!(out, r#"{{"session_id":"{}","offset":{}"#, head.session_id, head.offset);
+    let mut out = String::with_capacity(body.len() + 256);
+    let mut digits = itoa::Buffer::new();
+    // Ids, names and times hold nothing that JSON would escape; see their types. No formatting
+    // machinery: this is done for every event of every replay.
+    out.push_str(r#"{"session_id":""#);
+    out.push_str(head.session_id.as_str());
+    out.push_str(r#"","offset":"#);
+    out.push_str(digits.format(head.offset));
     if let Some((run, seq)) = &head.run {
-        let _ = write!(out, r#","run_id":"{run}","seq":{seq}"#);
+        out.push_str(r#","run_id":""#);
+        out.push_str(run.as_str());
+        out.push_str(r#"","seq":"#);
+        out.push_str(digits.format(*seq));
     }
-    let _ = write!(out, r#","event":"{}","at":"{}""#, head.name, head.at.rfc3339());
+    out.push_str(r#","event":""#);
+    out.push_str(&head.name);
+    out.push_str(r#"","at":""#);
+    out.push_str(&head.at.rfc3339());
+    out.push('"');
     let fields = body.strip_prefix('{').unwrap_or("}");
     if fields.starts_with('}') {
         out.push('}');

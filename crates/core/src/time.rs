@@ -38,7 +38,30 @@ impl Timestamp {
         let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
         let year = year_of_era + era * 400 + i64::from(month <= 2);
         let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
-        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+        if !(0..=9_999).contains(&year) {
+            return format!(
+                "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z"
+            );
+        }
+        // Digit by digit: every event that is read is given its time, and `format!` takes longer for
+        // it than all the rest of the event.
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        for (place, number) in [
+            (0..4, year),
+            (5..7, month),
+            (8..10, day),
+            (11..13, hour),
+            (14..16, minute),
+            (17..19, second),
+            (20..23, ms),
+        ] {
+            let mut rest = number;
+            for digit in text[place].iter_mut().rev() {
+                *digit += u8::try_from(rest % 10).unwrap_or_default();
+                rest /= 10;
+            }
+        }
+        String::from_utf8_lossy(&text).into_owned()
     }
 }
 
@@ -54,6 +77,9 @@ mod tests {
             (951_782_400_000, "2000-02-29T00:00:00.000Z"),
             (1_796_018_324_123, "2026-11-30T05:58:44.123Z"),
             (4_107_542_399_999, "2100-02-28T23:59:59.999Z"),
+            (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+            (253_402_300_800_000, "10000-01-01T00:00:00.000Z"),
+            (-62_167_219_200_000, "0000-01-01T00:00:00.000Z"),
         ] {
             assert_eq!(Timestamp(ms).rfc3339(), text);
         }

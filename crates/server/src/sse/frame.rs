@@ -13,13 +13,24 @@ pub(super) fn event(out: &mut BytesMut, id: Option<&dyn Display>, name: &str, da
         // Writing to a growing buffer cannot fail.
         let _ = writeln!(out, "id: {id}");
     }
-    let _ = writeln!(out, "event: {name}");
+    out.put_slice(b"event: ");
+    out.put_slice(name.as_bytes());
+    out.put_u8(b'\n');
     // Stored events are one line; a line end that came in otherwise must not end the field.
-    for line in data.split(|byte| *byte == b'\n') {
-        out.put_slice(b"data: ");
-        out.put_slice(line);
-        out.put_u8(b'\n');
+    // Searching for one byte is fast, and splitting at it is not.
+    if data.contains(&b'\n') {
+        for line in data.split(|byte| *byte == b'\n') {
+            data_line(out, line);
+        }
+    } else {
+        data_line(out, data);
     }
+    out.put_u8(b'\n');
+}
+
+fn data_line(out: &mut BytesMut, line: &[u8]) {
+    out.put_slice(b"data: ");
+    out.put_slice(line);
     out.put_u8(b'\n');
 }
 
