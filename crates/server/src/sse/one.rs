@@ -148,7 +148,8 @@ impl One {
 impl Feed for One {
     async fn next(&mut self, out: &mut BytesMut) -> Result<bool, StorageError> {
         if self.caught_up.is_some() {
-            self.say_caught_up(out).await?;
+            // In a box: it is said once, and every open stream would keep room for its reads.
+            Box::pin(self.say_caught_up(out)).await?;
             return Ok(true);
         }
         let mut item = self.stream.next().await?;
@@ -159,7 +160,7 @@ impl Feed for One {
             }
             if self.caught_up.is_some() {
                 // What is written already goes out with it.
-                return self.say_caught_up(out).await.map(|()| true);
+                return Box::pin(self.say_caught_up(out)).await.map(|()| true);
             }
             match self.stream.ready() {
                 Some(next) if out.len() < CHUNK_BYTES => item = next,

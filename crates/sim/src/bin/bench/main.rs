@@ -37,7 +37,7 @@ struct Arguments {
     #[arg(long, value_name = "GROUP")]
     only: Vec<String>,
     /// Become the bare server of the fan-out rows: topics, events per second of each
-    #[arg(long, hide = true, value_name = "TOPICS,PACE", value_delimiter = ',', num_args = 2)]
+    #[arg(long, hide = true, value_name = "TOPICS,PACE", value_delimiter = ',')]
     bare_sse: Option<Vec<usize>>,
 }
 
