@@ -137,7 +137,9 @@ impl ProviderError {
             ),
             K::Unavailable => (
                 "model_unavailable",
-                Some("the provider does not answer; send the message again later"),
+                Some(
+                    "see that the model's server runs and that its address is right, then send the message again",
+                ),
             ),
             K::Broken => {
                 ("model_stream_broken", Some("the text that came is kept; ask the model to go on"))

@@ -203,7 +203,7 @@ pub(crate) fn question(prompt: &Prompt) -> String {
 }
 
 /// The keys that answer an approval.
-pub(crate) const ANSWERS: &str = "[y] once  [s] this session  [a] always  [n] no";
+pub(crate) const ANSWERS: &str = "[y] once  [s] this session  [a] always  [n] no, then Enter";
 
 /// The choice that a person typed.
 pub(crate) fn choice(typed: &str) -> Option<&'static str> {

@@ -187,6 +187,7 @@ cases! {
     imports {
         an_imported_run_reads_like_any_other,
         an_import_is_known_again,
+        a_run_of_the_session_itself_is_here_already,
         an_import_collides_with_nothing,
         an_import_is_whole_or_not_there,
         an_imported_ending_is_only_told,

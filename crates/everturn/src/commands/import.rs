@@ -284,7 +284,7 @@ fn describe(told: &Told) -> String {
     row("session", &told.session_id);
     match &told.run_id {
         Some(id) => {
-            let before = if told.replayed { ", imported before: nothing changed" } else { "" };
+            let before = if told.replayed { ", here already: nothing changed" } else { "" };
             row("run", &format!("{id}{before}"));
             row("events", &told.events.to_string());
         }

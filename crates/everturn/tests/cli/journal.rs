@@ -156,7 +156,7 @@ async fn a_journal_is_imported_once() {
     }
     assert_eq!(stdout(&home, &["sessions", "export", "theirs", "--events"]).await, feed);
     let text = stdout(&home, &["import", "journal", &path]).await;
-    assert!(text.contains("imported before: nothing changed"), "{text}");
+    assert!(text.contains("here already: nothing changed"), "{text}");
 
     let other = file(&home, "other.jsonl", [token(1, "other"), done(2)].join("\n"));
     let refused = ended(&home, &["import", "journal", &other]).await;

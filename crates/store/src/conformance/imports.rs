@@ -111,15 +111,31 @@ pub(super) async fn an_import_is_known_again(world: World) {
 }
 
 /// An id of ours that comes back as somebody else's is a run of its own.
+pub(super) async fn a_run_of_the_session_itself_is_here_already(world: World) {
+    let key = key("s");
+    let turn = world.turn_of(&key, "r-1", "n1").await;
+    turn.complete("Hello").await;
+    let before = (world.transcript(&key).await, world.session(&key).await);
+    let again = imported(&world, "s", turn.run.id.as_str()).await;
+    assert!(again.replayed);
+    assert_eq!((&again.run.id, &again.input.id), (&turn.run.id, &turn.inputs[0].id));
+    assert_eq!((world.transcript(&key).await, world.session(&key).await), before);
+    // Elsewhere it is a copy.
+    let copy = imported(&world, "t", turn.run.id.as_str()).await;
+    assert!(!copy.replayed && copy.run.id != turn.run.id);
+}
+
 pub(super) async fn an_import_collides_with_nothing(world: World) {
     let turn = world.turn_of(&key("s"), "r", "n1").await;
     let ours = turn.run.id.clone();
-    let busy = world.refused(&key("s"), import("s", ours.as_str(), answered())).await;
+    let busy = world.refused(&key("s"), import("s", "theirs", answered())).await;
     assert_eq!(busy, Refusal::SessionBusy);
     turn.complete("ours").await;
     let before = world.run_row(&ours).await;
     let journal = world.journal(&before).await;
-    let run = imported(&world, "s", ours.as_str()).await.run;
+    // Another session's run of the same name, and one that follows in the same session.
+    assert_ne!(imported(&world, "t", ours.as_str()).await.run.id, ours);
+    let run = imported(&world, "s", "theirs").await.run;
     assert_ne!(run.id, ours);
     assert_eq!(world.run_row(&ours).await, before);
     assert_eq!(world.journal(&before).await, journal);

@@ -24,6 +24,9 @@ pub(super) fn import(
     if let Some(input) = tx.input_by_identity(&op.key, &request_id)? {
         return again(tx, &op, input);
     }
+    if let Some(here) = own(tx, &op)? {
+        return Ok(here);
+    }
     let mut session = match session_now(tx, journal.ctx, &op.key)? {
         Some(session) => session,
         None if tx.tombstone(&op.key)?.is_some() => return Err(Refusal::SessionDeleted.into()),
@@ -75,6 +78,19 @@ fn again(tx: &mut dyn Tx, op: &ImportRun, input: Input) -> Result<Imported, OpEr
     };
     let run = run.ok_or(Refusal::RunNotFound)?;
     Ok(Imported { input, run, replayed: true })
+}
+
+/// The answer for the journal of a run that happened in this very session: it is here already, and
+/// taking it in would say everything twice.
+fn own(tx: &mut dyn Tx, op: &ImportRun) -> Result<Option<Imported>, OpError> {
+    let Some(run) = tx.run(&op.source)?.filter(|run| run.session_key() == op.key) else {
+        return Ok(None);
+    };
+    let input = match run.input_ids.first() {
+        Some(id) => tx.input(id)?,
+        None => None,
+    };
+    Ok(input.map(|input| Imported { input, run, replayed: true }))
 }
 
 fn fresh(tx: &mut dyn Tx, journal: &Journal<'_>, op: &ImportRun) -> Result<Session, OpError> {
