@@ -16,7 +16,7 @@ use crate::common::{runs, seen, verify};
 /// P7: a viewer that does not read slows nobody, and when it reads again it misses nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_viewer_that_does_not_read_slows_nobody_and_misses_nothing() {
-    let words = tier::count(20_000, 200_000);
+    let words = tier::count(20_000, 100_000);
     let script = format!("[[rule]]\nreply = [{{ pieces = [\"word \"], repeat = {words} }}]\n");
     let home = Home::new().unwrap();
     let _server = home.serve(&home.script(&script).unwrap()).unwrap().start().await.unwrap();
