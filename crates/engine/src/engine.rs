@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Config, Models, Scope};
 use crate::control::Controls;
 use crate::lease::Leases;
-use crate::live::{Hub, RunCursor, Stream};
+use crate::live::{self, Hub, RunCursor, Stream};
 use crate::patience::Noise;
 use crate::wake::{Pending, Places};
 use crate::{recover, retain, wake};
@@ -482,6 +482,14 @@ impl Engine {
     /// A storage failure.
     pub async fn touch_token(&self, token_id: TokenId) -> Result<(), EngineError> {
         Ok(execute(&*self.shared.store, TouchToken { token_id }).await?)
+    }
+
+    /// Whether a place in a run's journal was lost with the power: a reader that is there begins anew.
+    ///
+    /// # Errors
+    /// A storage failure.
+    pub async fn is_lost(&self, run: &Run, seq: u64) -> Result<bool, StorageError> {
+        live::is_lost(&*self.shared.store, run, seq).await
     }
 
     /// A session's feed behind `after`; without it, a snapshot and live from there. With `viewer`

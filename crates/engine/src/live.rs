@@ -256,6 +256,22 @@ pub struct Stream {
     page: u32,
 }
 
+/// Whether a place in a run went with unsynced events in a power loss (promise P7): whoever is there
+/// saw what no journal holds any more.
+///
+/// # Errors
+/// A storage failure.
+pub(crate) async fn is_lost(store: &dyn Store, run: &Run, seq: u64) -> Result<bool, StorageError> {
+    if seq == 0 {
+        return Ok(false);
+    }
+    let gaps = store.gaps(&run.session_key()).await?;
+    Ok(gaps.iter().any(|gap| {
+        let of_run = (run.first_offset..=run.last_offset).contains(&gap.from_offset);
+        of_run && (gap.from_seq..=gap.to_seq).contains(&seq)
+    }))
+}
+
 /// How many frames the next page should have, after one of so many frames and bytes.
 fn next_page(page: u32, frames: usize, bytes: usize) -> u32 {
     let each = bytes.checked_div(frames).unwrap_or(0).max(1);
@@ -282,14 +298,23 @@ impl Stream {
         let subscription = hub.watch(key, viewer);
         let (earliest, latest) = store.feed_bounds(key).await?;
         let mut ready = VecDeque::new();
+        let is_lost = match after {
+            Some(after) if after > 0 => {
+                let gaps = store.gaps(key).await?;
+                gaps.iter().any(|gap| (gap.from_offset..=gap.to_offset).contains(&after))
+            }
+            _ => false,
+        };
         let cursor = match after {
-            Some(after) if after <= latest => {
+            Some(after) if after <= latest && !is_lost => {
                 ready.push_back(Item::Opened { from: after, earliest, latest });
                 after
             }
             Some(after) => {
                 ready.push_back(Item::Opened { from: after, earliest, latest });
-                ready.push_back(Item::Reset { reason: "ahead", latest });
+                // What this reader saw last went with the power: it drops what it has.
+                let reason = if is_lost { "lost" } else { "ahead" };
+                ready.push_back(Item::Reset { reason, latest });
                 latest
             }
             None => {
@@ -325,7 +350,16 @@ impl Stream {
         let run = store.run(&run.id).await?.unwrap_or(run);
         let latest = run.last_seq;
         let mut ready = VecDeque::new();
+        let is_lost = match after {
+            RunCursor::After(after) if after <= latest => is_lost(&*store, &run, after).await?,
+            _ => false,
+        };
         let cursor = match after {
+            RunCursor::After(from) if is_lost => {
+                ready.push_back(Item::Opened { from, earliest: 1, latest });
+                ready.push_back(Item::Reset { reason: "lost", latest });
+                0
+            }
             RunCursor::After(after) if after <= latest => {
                 ready.push_back(Item::Opened { from: after, earliest: 1, latest });
                 after

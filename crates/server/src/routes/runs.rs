@@ -154,7 +154,13 @@ async fn window(
 ) -> Answer<Response> {
     let last_seq = run.last_seq;
     let mut after = match cursor {
-        RunPosition::After(seq) if seq <= last_seq => seq,
+        RunPosition::After(seq) if seq <= last_seq => {
+            if server.engine().is_lost(run, seq).await? {
+                let fault = "it lies in what was lost with the power; read from the beginning";
+                return Err(Refused::cursor(fault));
+            }
+            seq
+        }
         RunPosition::After(seq) => {
             return Err(Refused::cursor(format!(
                 "{seq} lies behind the run's last event, {last_seq}"

@@ -1,7 +1,8 @@
 //! Two processes on one store: what one says about what the other does or did.
 
+use everturn_core::{LeaseExpiry, Timestamp};
 use everturn_engine::Scope as Work;
-use everturn_store::SystemClock;
+use everturn_store::{Clock, Read as _, SystemClock};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -100,4 +101,68 @@ async fn viewers_elsewhere_count() {
     watches.session_when("s", |seen| seen["viewers"] == 2).await;
     drop(feed);
     watches.session_when("s", |seen| seen["viewers"] == 1).await;
+}
+
+/// The same machine, started again.
+struct Rebooted(SystemClock);
+
+impl Clock for Rebooted {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn boot(&self) -> LeaseExpiry {
+        LeaseExpiry { boot_id: "another-boot".to_owned(), ..self.0.boot() }
+    }
+
+    fn uuid(&self) -> uuid::Uuid {
+        self.0.uuid()
+    }
+}
+
+/// P6, P7: whoever saw what went with the power is told so on every feed, and nobody else is.
+#[tokio::test]
+async fn whoever_saw_what_was_lost_with_the_power_is_told_so() {
+    let store = memory();
+    let works = World::on(store.clone(), |_, _| {}).await;
+    let run = works.held_turn("s").await;
+    store.set_gone(works.engine.node(), Some(true));
+    let other = Arc::new(store.another(Arc::new(Rebooted(SystemClock::new().unwrap()))));
+    let again = World::on(other, |_, _| {}).await;
+    again.store.set_gone(works.engine.node(), Some(true));
+    let gap = loop {
+        let gaps = again.store.gaps(&key("s")).await.unwrap();
+        if let Some(gap) = gaps.first() {
+            break gap.clone();
+        }
+        tokio::task::yield_now().await;
+    };
+    let told = async |path: String| {
+        let mut stream = Events::open(&again, &path).await;
+        let events = stream.through("caught_up").await;
+        let resets = events.iter().filter(|event| event.name == "reset");
+        resets.map(|event| event.data["reason"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let none: [&str; 0] = [];
+    for lost in [gap.from_offset, gap.to_offset] {
+        assert_eq!(told(format!("/v1/sessions/s/events?after={lost}")).await, ["lost"]);
+    }
+    for kept in [0, gap.from_offset - 1, gap.to_offset + 1] {
+        assert_eq!(told(format!("/v1/sessions/s/events?after={kept}")).await, none, "{kept}");
+    }
+    for lost in [gap.from_seq, gap.to_seq] {
+        let path = format!("/v1/runs/{run}/events?after={lost}");
+        let stream = Events::open(&again, &path).await;
+        let events = stream.rest().await;
+        assert_eq!((events[1].name.as_str(), &events[1].data["reason"]), ("reset", &json!("lost")));
+        assert_eq!(events[2].data["seq"], 1, "from the beginning");
+        assert_eq!(events.last().unwrap().name, "run.interrupted");
+        assert_eq!(again.get(&path).await.refusal(), (400, "bad_cursor".to_owned()));
+    }
+    for kept in [0, gap.from_seq - 1] {
+        let path = format!("/v1/runs/{run}/events?after={kept}");
+        let events = Events::open(&again, &path).await.rest().await;
+        assert!(events.iter().all(|event| event.name != "reset"), "{kept}");
+        assert_eq!(again.get(&path).await.status, 200);
+    }
 }
