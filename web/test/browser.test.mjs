@@ -255,16 +255,23 @@ test("reasoning is folded, formatting is shown", async () => {
   assert.equal(await page.textContent(".prose strong"), "Seen.");
 });
 
+/**
+ * Waits until the server asks for tokens: another process made the first one, and the running server
+ * knows of it within a second. (A predicate of `waitForFunction` may not be asynchronous: its promise
+ * counts as true.)
+ */
+async function closed(page) {
+  await page.evaluate(async () => {
+    while ((await fetch("/v1/sessions")).status !== 401) await new Promise(requestAnimationFrame);
+  });
+}
+
 test("P14: once a token exists the page asks for one, keeps it nowhere, and goes on", async () => {
   const page = await open();
   await say(page, "hello");
   await idle(page);
   const token = (await server.command("token", "create", "--principal", "local")).trim();
-  // Another process made it: the running server knows of it within a second. (A predicate of
-  // `waitForFunction` may not be asynchronous: its promise counts as true.)
-  await page.evaluate(async () => {
-    while ((await fetch("/v1/sessions")).status !== 401) await new Promise(requestAnimationFrame);
-  });
+  await closed(page);
   await page.reload();
   await page.waitForSelector("#login[open]");
   assert.deepEqual(await mine(page), []);
@@ -291,6 +298,7 @@ test("P14: another principal's conversation is not there", async () => {
   await say(page, "my secret");
   await idle(page);
   const token = (await server.command("token", "create", "--principal", "somebody")).trim();
+  await closed(page);
   const other = await open({}, `/${new URL(page.url()).hash}`);
   await other.fill("#login-token", token);
   await other.press("#login-token", "Enter");
