@@ -377,6 +377,8 @@ test("a log-in box appears, refuses a wrong token, and everything goes on after 
   await page.fill("#login-token", "evt_right");
   await page.press("#login-token", "Enter");
   await page.waitForSelector("#login[open]", { state: "detached" });
+  // The message goes out after the log-in, and the page may be idle before it does.
+  while ((await mine(page)).length < 2) await page.evaluate(() => new Promise(requestAnimationFrame));
   await idle(page);
   assert.deepEqual(await mine(page), ["hello", "second"]);
   assert.equal(await page.evaluate(() => JSON.stringify({ ...localStorage }).includes("evt_")), false, "the token is kept nowhere");
