@@ -107,17 +107,22 @@ impl Cache {
         self.undo.push(Undo::Run(id, before));
     }
 
-    pub(crate) fn drop_runs(&mut self, of: &SessionKey) {
+    /// Forgets a session's runs. Returns those whose counters are not written: who forgets the
+    /// session and not what its runs counted writes them first.
+    pub(crate) fn drop_runs(&mut self, of: &SessionKey) -> Vec<Kept<Run>> {
         let gone: Vec<RunId> = self
             .runs
             .values()
             .filter(|kept| kept.row.session_id == of.id && kept.row.principal == of.principal)
             .map(|kept| kept.row.id.clone())
             .collect();
+        let mut unwritten = Vec::new();
         for id in gone {
             let before = self.runs.remove(&id);
+            unwritten.extend(before.iter().filter(|kept| kept.dirty).cloned());
             self.undo.push(Undo::Run(id, before));
         }
+        unwritten
     }
 
     /// The number of a name that has no kept session.

@@ -173,6 +173,24 @@ impl<'w> RowTx<'w> {
     }
 }
 
+/// Writes the counters of a run.
+const COUNT_RUN: &str = "UPDATE runs SET last_seq = ?2, last_offset = ?3, last_event = ?4, \
+     last_event_at = ?5, step_seq = ?6, writes = ?7 WHERE run_no = ?1";
+
+/// What [`COUNT_RUN`] takes.
+fn counted(kept: &Kept<Run>) -> impl Params {
+    let row = &kept.row;
+    (
+        kept.no,
+        big(row.last_seq),
+        big(row.last_offset),
+        row.last_event.clone(),
+        row.last_event_at.0,
+        big(row.step_seq),
+        big(row.writes),
+    )
+}
+
 /// Writes the counters of all changed sessions and runs: the last step before a commit.
 pub(crate) fn flush(conn: &Connection, cache: &mut Cache) -> Result<()> {
     let (sessions, runs) = cache.take_dirty();
@@ -190,20 +208,7 @@ pub(crate) fn flush(conn: &Connection, cache: &mut Cache) -> Result<()> {
         )?;
     }
     for kept in runs {
-        run_sql(
-            conn,
-            "UPDATE runs SET last_seq = ?2, last_offset = ?3, last_event = ?4, \
-             last_event_at = ?5, step_seq = ?6, writes = ?7 WHERE run_no = ?1",
-            (
-                kept.no,
-                big(kept.row.last_seq),
-                big(kept.row.last_offset),
-                &kept.row.last_event,
-                kept.row.last_event_at.0,
-                big(kept.row.step_seq),
-                big(kept.row.writes),
-            ),
-        )?;
+        run_sql(conn, COUNT_RUN, counted(&kept))?;
     }
     Ok(())
 }
@@ -246,7 +251,10 @@ impl Tx for RowTx<'_> {
         let Some(kept) = self.kept_session(key)? else { return Ok(()) };
         let no = kept.no;
         self.cache.drop_session(key);
-        self.cache.drop_runs(key);
+        // Its runs stay known, for a client or a node that asks again after what it had done.
+        for kept in self.cache.drop_runs(key) {
+            self.change(COUNT_RUN, counted(&kept))?;
+        }
         self.change("DELETE FROM sessions WHERE session_no = ?1", [no])?;
         self.change(
             "UPDATE principals SET sessions = sessions - 1 WHERE principal = ?1",

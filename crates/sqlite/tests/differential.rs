@@ -532,3 +532,45 @@ fn any_history_means_the_same_on_both() {
         Err(other) => panic!("EVERTURN_SEED={seed}: {other}"),
     }
 }
+
+/// A turn's last write and the deletion of its session may share a commit; the write that is sent
+/// again, because its answer was lost, is still known to have been done.
+#[tokio::test]
+async fn a_write_that_shares_its_commit_with_a_deletion_is_known_afterwards() {
+    let folder = Folder(Mutex::new(None));
+    let (memory, sqlite) = (World::open(&Memory).await, World::open(&folder).await);
+    let database = folder.0.lock().unwrap().as_ref().unwrap().path().join("everturn.db");
+    let raw = rusqlite::Connection::open(database).unwrap();
+    let mut said = Vec::new();
+    for (world, shared) in [(&memory, false), (&sqlite, true)] {
+        // Admitted and claimed in one.
+        let admit = op(world, &mut Known::default(), (0, 0, 0, 0)).await.unwrap();
+        world.store.submit(admit).await.unwrap();
+        let fence = world
+            .take_seen()
+            .iter()
+            .flat_map(|committed| &committed.signals)
+            .find_map(|signal| match signal {
+                Signal::Claimed(turn) => Some(turn.fence.clone()),
+                _ => None,
+            })
+            .unwrap();
+        let key = fence.session().clone();
+        let failure =
+            Failure { code: "x".to_owned(), message: "y".to_owned(), permanent: true, hint: None };
+        let end = Record::End(End::Failed { text: "z".to_owned(), reasoning: None, failure });
+        let write = Op::Write(Write { fence, records: vec![end], number: Some(1) });
+        let other = Op::Prune(Prune { before: Timestamp(0) });
+        let delete = Op::DeleteSession(DeleteSession { key, expected_generation: None });
+        if shared {
+            at_once(&*world.store, &raw, &[other, write.clone(), delete]).await;
+        } else {
+            for op in [other, write.clone(), delete] {
+                world.store.submit(op).await.unwrap();
+            }
+        }
+        said.push(format!("{:#?}", world.store.submit(write).await));
+    }
+    assert!(said[0].starts_with("Ok"), "{}", said[0]);
+    assert_eq!(said[0], said[1]);
+}
