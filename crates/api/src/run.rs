@@ -183,6 +183,13 @@ pub struct Run {
     /// What was observed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
+    /// Why it was not continued by itself: the words of a session's `interrupted.reason`, or
+    /// `undecided` once nobody had decided about it in time.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub parked: Option<String>,
+    /// Present and true while more of its output may still arrive.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub pending: bool,
     /// The run that it goes on from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continues: Option<String>,
@@ -224,6 +231,8 @@ impl From<&core::Run> for Run {
                 .evidence
                 .as_ref()
                 .map(|seen| Evidence::new(seen, from.cause.unwrap_or(core::Cause::Unknown))),
+            parked: from.parked.map(|parked| parked.to_string()),
+            pending: from.late.is_some(),
             continues: from.continues.as_ref().map(ToString::to_string),
             model: from.model.clone(),
             node: from.node.to_string(),

@@ -49,6 +49,13 @@ pub struct Interrupted {
     pub cause: String,
     /// What was observed.
     pub evidence: Option<Evidence>,
+    /// Why it was not continued by itself: `disabled`, `exhausted`, `stale`, `loop_breaker`, `ended`,
+    /// `waits_for_viewer`, `not_here`, `model_missing`, `unprepared`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+    /// Present and true while more of its output may still arrive.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub pending: bool,
 }
 
 /// Who may write the session now.
@@ -168,6 +175,8 @@ impl Session {
                     .evidence
                     .as_ref()
                     .map(|seen| Evidence::new(seen, run.cause.unwrap_or(core::Cause::Unknown))),
+                reason: run.parked.map(|parked| parked.to_string()),
+                pending: run.late.is_some(),
             }),
             holder: from.lease.as_ref().map(|lease| Holder {
                 node: lease.holder.to_string(),

@@ -271,6 +271,12 @@ pub enum End {
         /// Its reasoning.
         reasoning: Option<String>,
     },
+    /// A continuation failed before it had done anything. No attempt is spent, and what it was to
+    /// finish can be continued still.
+    Unprepared {
+        /// The error.
+        failure: Failure,
+    },
     /// A person's stop was obeyed. Text that came before it is kept.
     Cancelled {
         /// Text of the request that was dropped.

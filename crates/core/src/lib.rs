@@ -11,6 +11,7 @@ pub mod event;
 pub mod id;
 #[macro_use]
 pub mod input;
+pub mod late;
 pub mod limits;
 pub mod message;
 pub mod policy;

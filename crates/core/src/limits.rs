@@ -48,6 +48,18 @@ pub const PRUNE_RUNS: u32 = 64;
 /// Bytes of text that one snapshot of pruned events holds; a longer range becomes several. (A single
 /// event that is longer stays whole.)
 pub const SNAPSHOT_BYTES_MAX: usize = 64 << 10;
+/// Looks at a late journal that holds nothing, after which it is given up.
+pub const LATE_ATTEMPTS_MAX: u32 = 12;
+/// Seconds from the record of the interruption after which a late journal is given up.
+pub const LATE_AGE_S: u64 = 86_400;
+/// Seconds of silence after which a late journal without its end counts as whole.
+pub const LATE_GRACE_S: u64 = 30;
+/// Late records of one run that are kept.
+pub const LATE_RECORDS_MAX: usize = 10_000;
+/// Bytes of their texts.
+pub const LATE_BYTES_MAX: usize = 4 << 20;
+/// Seconds that an interrupted turn waits for a person's decision.
+pub const DECISION_S: u64 = 86_400;
 /// Events of one run that is imported.
 pub const IMPORT_EVENTS_MAX: u64 = 1_000_000;
 /// Bytes of all their bodies.

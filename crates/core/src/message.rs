@@ -169,3 +169,30 @@ pub struct Message {
 pub fn appended_position(id: u64) -> String {
     format!("{id:016x}")
 }
+
+/// The position of a message that is put directly behind another one, in front of whatever was
+/// appended behind that: used again and again it keeps the order in which it was used.
+#[must_use]
+pub fn position_behind(before: &str) -> String {
+    // A point sorts before every digit.
+    let (base, count) = before.split_once('.').unwrap_or((before, ""));
+    let next = u32::from_str_radix(count, 16).unwrap_or(0).saturating_add(1);
+    format!("{base}.{next:08x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_put_behind_one_stay_in_front_of_the_next() {
+        for id in [0, 1, 15, 16, u64::MAX - 1] {
+            let (mut last, next) = (appended_position(id), appended_position(id + 1));
+            for _ in 0..300 {
+                let behind = position_behind(&last);
+                assert!(last < behind && behind < next, "{last} {behind} {next}");
+                last = behind;
+            }
+        }
+    }
+}

@@ -22,6 +22,16 @@ pub fn cause(evidence: &Evidence) -> Cause {
     }
 }
 
+/// Whether what the executor of an interrupted run still held may yet arrive: not if it is gone, or
+/// let go of the run itself.
+#[must_use]
+pub const fn may_be_late(cause: Cause) -> bool {
+    match cause {
+        Cause::SplitBrain | Cause::Unknown => true,
+        Cause::ProcessRestart | Cause::LostWorker | Cause::LeaseLost => false,
+    }
+}
+
 /// Everything that the decision about an interrupted run looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
@@ -49,25 +59,30 @@ pub struct Facts {
     pub model_here: bool,
 }
 
-/// Why an interrupted turn is not continued by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Parked {
-    /// The session's policy forbids it.
-    Disabled,
-    /// As many continuations as the policy allows were interrupted as well.
-    Exhausted,
-    /// The last record is older than the window.
-    Stale,
-    /// The home restarts in a loop.
-    LoopBreaker,
-    /// The session was closed.
-    Ended,
-    /// Policy waits for a viewer.
-    WaitsForViewer,
-    /// This node may not.
-    NotHere,
-    /// The model that the turn is bound to cannot be used here.
-    ModelMissing,
+words! {
+    /// Why an interrupted turn is not continued by itself.
+    Parked {
+        /// The session's policy forbids it.
+        Disabled = "disabled",
+        /// As many continuations as the policy allows were interrupted as well.
+        Exhausted = "exhausted",
+        /// The last record is older than the window.
+        Stale = "stale",
+        /// The home restarts in a loop.
+        LoopBreaker = "loop_breaker",
+        /// The session was closed.
+        Ended = "ended",
+        /// Policy waits for a viewer.
+        WaitsForViewer = "waits_for_viewer",
+        /// This node may not.
+        NotHere = "not_here",
+        /// The model that the turn is bound to cannot be used here.
+        ModelMissing = "model_missing",
+        /// Its continuation could not begin: it failed before it had done anything.
+        Unprepared = "unprepared",
+        /// Nobody decided in time.
+        Undecided = "undecided",
+    }
 }
 
 impl Parked {
@@ -85,6 +100,23 @@ impl Parked {
             Self::WaitsForViewer => "it waits until somebody views the session",
             Self::NotHere => "the process that found it does not continue turns of others",
             Self::ModelMissing => "the model that it is bound to cannot be used here",
+            Self::Unprepared => "its continuation failed before it had done anything",
+            Self::Undecided => "nobody decided about it in time",
+        }
+    }
+
+    /// Whether the reason may pass without a person's word: then it is looked at again when a server
+    /// starts and when a viewer comes. (The others are decisions, or can only get worse.)
+    #[must_use]
+    pub const fn may_pass(self) -> bool {
+        match self {
+            Self::WaitsForViewer | Self::NotHere | Self::ModelMissing | Self::Unprepared => true,
+            Self::Disabled
+            | Self::Exhausted
+            | Self::Stale
+            | Self::LoopBreaker
+            | Self::Ended
+            | Self::Undecided => false,
         }
     }
 }
@@ -160,6 +192,38 @@ pub fn loop_broken(starts_newest_first: &[(i64, bool)], starts: usize, gap_ms: i
         previous = Some(at);
     }
     chain >= starts
+}
+
+/// What became of the output that an interrupted turn had not finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// It stands above the marker.
+    Recovered,
+    /// There was none.
+    Nothing,
+    /// More than is recorded may still arrive.
+    Pending,
+    /// More than is recorded may have been said; it did not arrive.
+    Lost,
+}
+
+/// The text of the marker that stands for an interruption: what was observed, what became of the
+/// unfinished output, and why nothing goes on by itself. It claims nothing else.
+#[must_use]
+pub fn marker(evidence: &Evidence, cause: Cause, output: Output, parked: Option<Parked>) -> String {
+    let mut text = evidence.sentence(cause);
+    text.push_str(match output {
+        Output::Recovered => " What it had said until then was recovered and stands above.",
+        Output::Nothing => " No output of the step under way was recorded.",
+        Output::Pending => {
+            " More than is recorded may have been said; it is added above if it still arrives."
+        }
+        Output::Lost => " More than is recorded may have been said; it did not arrive.",
+    });
+    if let Some(parked) = parked {
+        text.push_str(&format!(" It was not continued by itself: {}.", parked.reason()));
+    }
+    text
 }
 
 /// How every continuation's text begins; clients of earlier systems recognise it.

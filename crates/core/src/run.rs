@@ -2,6 +2,8 @@
 
 use crate::id::{InputId, NodeId, Principal, RunId, SessionId};
 use crate::input::Outcome;
+use crate::late;
+use crate::recovery::Parked;
 use crate::time::Timestamp;
 
 words! {
@@ -235,6 +237,12 @@ pub struct Run {
     pub cause: Option<Cause>,
     /// What was observed then.
     pub evidence: Option<Evidence>,
+    /// Id of the transcript row that stands for its interruption.
+    pub marker_id: Option<u64>,
+    /// Why it was not continued by itself.
+    pub parked: Option<Parked>,
+    /// While what its executor still held may arrive.
+    pub late: Option<late::Pending>,
     /// The run that it goes on from.
     pub continues: Option<RunId>,
     /// When that run was interrupted.

@@ -12,7 +12,7 @@ use everturn_core::{
     AutoContinueWhen, Evidence, NodeId, Run, RunState, Session, SessionKey, Timestamp, limits,
     recovery,
 };
-use everturn_store::op::{ContinueViewed, EndNode, Interrupt, Prune, RegisterNode};
+use everturn_store::op::{EndNode, Interrupt, Prune, Reconsider, RegisterNode};
 use everturn_store::read::Work;
 use everturn_store::rows::Node;
 use everturn_store::{OpError, StorageError, Store, execute};

@@ -46,6 +46,8 @@ pub(crate) async fn session(
             generation: run.generation,
             cause: cause.to_string(),
             evidence: Some(WireEvidence::new(&evidence, cause)),
+            reason: None,
+            pending: false,
         });
     }
     Ok(wire)

@@ -234,6 +234,9 @@ pub(crate) fn same_run(a: &Run, b: &Run) -> bool {
         writes_epoch,
         cause,
         evidence,
+        marker_id,
+        parked,
+        late,
         continues,
         interrupted_at,
         usage,
@@ -253,6 +256,9 @@ pub(crate) fn same_run(a: &Run, b: &Run) -> bool {
         && *started_at == b.started_at
         && *ended_at == b.ended_at
         && *interrupted_at == b.interrupted_at
+        && *marker_id == b.marker_id
+        && *parked == b.parked
+        && *late == b.late
         && *cause == b.cause
         && *stop == b.stop
         && *id == b.id

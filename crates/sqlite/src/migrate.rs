@@ -13,8 +13,11 @@ use crate::errors::{Result, corrupt, failure};
 /// "EvTn": SQLite's `application_id` of every Everturn database.
 pub(crate) const APPLICATION_ID: u32 = 0x4576_546e;
 
-const MIGRATIONS: &[&str] =
-    &[include_str!("../schema/0001.sql"), include_str!("../schema/0002.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../schema/0001.sql"),
+    include_str!("../schema/0002.sql"),
+    include_str!("../schema/0003.sql"),
+];
 
 /// The schema version that this program knows.
 #[must_use]

@@ -281,6 +281,66 @@ impl Read for SqliteStore {
         .await
     }
 
+    async fn late_runs(&self, key: &SessionKey, limit: u32) -> Result<Vec<Run>> {
+        let key = key.clone();
+        self.read(move |conn| {
+            let Some(no) = rows::session_no(conn, &key)? else { return Ok(Vec::new()) };
+            let sql = concat!(
+                "SELECT ",
+                rows::run_columns!(),
+                " WHERE r.session_no = ?1 AND r.late_since IS NOT NULL \
+                 ORDER BY r.run_no LIMIT ?2"
+            );
+            let found = all(conn, "runs", sql, (no, limit), rows::run)?;
+            Ok(found.into_iter().map(|(_, run)| run).collect())
+        })
+        .await
+    }
+
+    async fn all_late_runs(&self, after: Option<&RunId>, limit: u32) -> Result<Vec<Run>> {
+        let after = after.map(ToString::to_string).unwrap_or_default();
+        self.read(move |conn| {
+            let sql = concat!(
+                "SELECT ",
+                rows::run_columns!(),
+                " WHERE r.late_since IS NOT NULL AND r.id > ?1 ORDER BY r.id LIMIT ?2"
+            );
+            let found = all(conn, "runs", sql, (after, limit), rows::run)?;
+            Ok(found.into_iter().map(|(_, run)| run).collect())
+        })
+        .await
+    }
+
+    async fn parked(
+        &self,
+        after: Option<&SessionKey>,
+        limit: u32,
+    ) -> Result<Vec<(SessionKey, Run)>> {
+        let after = after.cloned();
+        self.read(move |conn| {
+            let (principal, id) = match &after {
+                Some(key) => (key.principal.as_str(), key.id.as_str()),
+                None => ("", ""),
+            };
+            let sql = "SELECT principal, id, interrupted FROM sessions \
+                       WHERE interrupted IS NOT NULL AND (principal, id) > (?1, ?2) \
+                       ORDER BY principal, id LIMIT ?3";
+            let found = all(conn, "sessions", sql, (principal, id, limit), |c| {
+                let principal = c.parsed(0, Principal::new)?;
+                let id = c.parsed(1, everturn_core::SessionId::new)?;
+                Ok((SessionKey { principal, id }, c.parsed(2, RunId::new)?))
+            })?;
+            let mut parked = Vec::with_capacity(found.len());
+            for (key, id) in found {
+                if let Some((_, run)) = rows::run_of(conn, &id)? {
+                    parked.push((key, run));
+                }
+            }
+            Ok(parked)
+        })
+        .await
+    }
+
     async fn work(&self, after: Option<&Work>, limit: u32) -> Result<Vec<Work>> {
         let after = after.cloned();
         self.read(move |conn| ask::work(conn, after.as_ref(), limit)).await

@@ -274,7 +274,7 @@ macro_rules! run_columns {
          r.last_event_at, r.step_seq, r.first_offset, r.generation, r.attempt, r.state, \
          r.terminal_state, r.node, r.model, r.stop_by, r.stop_at, r.cause, r.continues, \
          r.interrupted_at, r.started_at, r.ended_at, r.input_ids, r.usage, r.error, r.evidence, \
-         r.writes, r.writes_epoch \
+         r.writes, r.writes_epoch, r.marker_id, r.parked, r.late_since, r.late_attempts \
          FROM runs r JOIN names n ON n.session_no = r.session_no"
     };
 }
@@ -282,9 +282,14 @@ pub(crate) use run_columns;
 
 /// A run and its number.
 pub(crate) fn run(c: &Cols<'_, '_>) -> Result<(i64, Run)> {
-    use everturn_core::{Cause, RunState, TerminalState};
+    use everturn_core::recovery::Parked;
+    use everturn_core::{Cause, RunState, TerminalState, late};
     let stop = match c.opt_parsed(16, Principal::new)? {
         Some(by) => Some(Stop { by, at: c.time(17)? }),
+        None => None,
+    };
+    let late = match c.opt_time(31)? {
+        Some(since) => Some(late::Pending { since, attempts: c.number(32)? }),
         None => None,
     };
     let run = Run {
@@ -315,6 +320,9 @@ pub(crate) fn run(c: &Cols<'_, '_>) -> Result<(i64, Run)> {
         evidence: c.opt_parsed(26, columns::read_evidence)?,
         writes: c.number(27)?,
         writes_epoch: c.number(28)?,
+        marker_id: c.opt_number(29)?,
+        parked: c.opt_word(30, Parked::parse)?,
+        late,
     };
     Ok((c.int(1)?, run))
 }

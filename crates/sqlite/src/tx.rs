@@ -13,7 +13,7 @@ use everturn_core::{
 use everturn_store::columns;
 use everturn_store::op::EndedRun;
 use everturn_store::read::StoredEvent;
-use everturn_store::rows::{EventRow, Gap, Node, Token, Tombstone};
+use everturn_store::rows::{EventRow, Gap, LateRow, Node, Token, Tombstone};
 use everturn_store::tx::Tx;
 use rusqlite::{Connection, Params, params};
 
@@ -265,10 +265,18 @@ impl Tx for RowTx<'_> {
         self.change("DELETE FROM presence WHERE session_no = ?1", [no])?;
         self.change("DELETE FROM gaps WHERE session_no = ?1", [no])?;
         self.change(
+            "DELETE FROM late_records WHERE run_no IN (SELECT run_no FROM runs WHERE session_no = ?1)",
+            [no],
+        )?;
+        self.change(
             "UPDATE inputs SET text = '', parts = '[]', metadata = NULL WHERE session_no = ?1",
             [no],
         )?;
-        self.change("UPDATE runs SET error = NULL, pruned_to = NULL WHERE session_no = ?1", [no])?;
+        self.change(
+            "UPDATE runs SET error = NULL, pruned_to = NULL, late_since = NULL, \
+             late_attempts = NULL WHERE session_no = ?1",
+            [no],
+        )?;
         // Nothing leads to its events and messages any more; the writer removes them piece by
         // piece, so that no delete of a long session holds everybody up.
         self.change("INSERT OR IGNORE INTO trash (session_no) VALUES (?1)", [no])?;
@@ -376,9 +384,10 @@ impl Tx for RowTx<'_> {
             "INSERT INTO runs (id, session_no, last_seq, last_offset, last_event, last_event_at, \
              step_seq, first_offset, generation, attempt, state, terminal_state, node, model, \
              stop_by, stop_at, cause, continues, interrupted_at, started_at, ended_at, \
-             input_ids, usage, error, evidence, writes, writes_epoch) \
+             input_ids, usage, error, evidence, writes, writes_epoch, marker_id, parked, \
+             late_since, late_attempts) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, \
-             ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27) \
+             ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31) \
              ON CONFLICT (id) DO UPDATE SET last_seq = excluded.last_seq, \
              last_offset = excluded.last_offset, last_event = excluded.last_event, \
              last_event_at = excluded.last_event_at, step_seq = excluded.step_seq, \
@@ -390,7 +399,9 @@ impl Tx for RowTx<'_> {
              interrupted_at = excluded.interrupted_at, started_at = excluded.started_at, \
              ended_at = excluded.ended_at, input_ids = excluded.input_ids, \
              usage = excluded.usage, error = excluded.error, evidence = excluded.evidence, \
-             writes = excluded.writes, writes_epoch = excluded.writes_epoch",
+             writes = excluded.writes, writes_epoch = excluded.writes_epoch, \
+             marker_id = excluded.marker_id, parked = excluded.parked, \
+             late_since = excluded.late_since, late_attempts = excluded.late_attempts",
             params![
                 row.id.as_str(),
                 session_no,
@@ -419,6 +430,10 @@ impl Tx for RowTx<'_> {
                 row.evidence.as_ref().map(columns::write_evidence),
                 big(row.writes),
                 big(row.writes_epoch),
+                row.marker_id.map(big),
+                row.parked.map(|parked| parked.as_str()),
+                row.late.map(|late| late.since.0),
+                row.late.map(|late| late.attempts),
             ],
         )?;
         let no = match self.cache.run(&row.id) {
@@ -557,6 +572,18 @@ impl Tx for RowTx<'_> {
         Ok(())
     }
 
+    fn message_above(&mut self, key: &SessionKey, position: &str) -> Result<Option<Message>> {
+        let Some(no) = self.known_number(key)? else { return Ok(None) };
+        let sql = format!(
+            "SELECT {} FROM messages WHERE session_no = ?1 AND position < ?2 \
+             ORDER BY position DESC LIMIT 1",
+            rows::MESSAGE_COLUMNS
+        );
+        let mut found = all(self.conn, "messages", &sql, (no, position), rows::message)?;
+        rows::fill_calls(self.conn, no, &mut found)?;
+        Ok(found.pop())
+    }
+
     fn message(&mut self, key: &SessionKey, id: u64) -> Result<Option<Message>> {
         let Some(no) = self.known_number(key)? else { return Ok(None) };
         let sql = format!(
@@ -606,6 +633,36 @@ impl Tx for RowTx<'_> {
 
     fn run_calls(&mut self, run: &RunId) -> Result<Vec<ToolCall>> {
         rows::run_calls(self.conn, run)
+    }
+
+    fn put_late(&mut self, run: &RunId, row: &LateRow) -> Result<()> {
+        let Some(kept) = self.kept_run(run)? else { return Ok(()) };
+        self.change(
+            "INSERT OR REPLACE INTO late_records (run_no, number, at, record) \
+             VALUES (?1, ?2, ?3, ?4)",
+            (kept.no, big(row.number), row.at.0, columns::write_late(&row.record)),
+        )?;
+        Ok(())
+    }
+
+    fn late(&mut self, run: &RunId) -> Result<Vec<LateRow>> {
+        let Some(kept) = self.kept_run(run)? else { return Ok(Vec::new()) };
+        all(
+            self.conn,
+            "late_records",
+            "SELECT number, at, record FROM late_records WHERE run_no = ?1 ORDER BY number",
+            [kept.no],
+            |c| {
+                let record = c.parsed(2, columns::read_late)?;
+                Ok(LateRow { number: c.number(0)?, at: c.time(1)?, record })
+            },
+        )
+    }
+
+    fn clear_late(&mut self, run: &RunId) -> Result<()> {
+        let Some(kept) = self.kept_run(run)? else { return Ok(()) };
+        self.change("DELETE FROM late_records WHERE run_no = ?1", [kept.no])?;
+        Ok(())
     }
 
     fn prompt(&mut self, id: &PromptId) -> Result<Option<Prompt>> {

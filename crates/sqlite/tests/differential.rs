@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use everturn_core::event::{End, Record};
+use everturn_core::late::LateRecord;
 use everturn_core::{
     AutoContinue, AutoContinueWhen, CallId, CallState, Choice, Content, Effect, Evidence, Failure,
     InputKind, LeaseExpiry, Mode, NewCall, NodeId, Policy, Principal, Prompt, PromptId, PromptKind,
@@ -18,9 +19,10 @@ use everturn_sqlite::{OpenOptions, SqliteStore};
 use everturn_store::conformance::{Factory, World};
 use everturn_store::memory::MemoryStore;
 use everturn_store::op::{
-    Admit, AnswerPrompt, CancelInput, Claim, Claimed, ClaimedTurn, Claimer, ContinueViewed,
-    CreateSession, Decide, Decision, DeleteSession, EndNode, EndSession, Interrupt, PatchSession,
-    Prune, PruneEvents, RegisterNode, RenewLeases, SessionPatch, SetPresence, Stop, Write,
+    Admit, AnswerPrompt, CancelInput, Claim, Claimed, ClaimedTurn, Claimer, CloseUndecided,
+    CreateSession, Decide, Decision, DeleteSession, Deposit, EndNode, EndSession, Interrupt,
+    LookLate, PatchSession, Prune, PruneEvents, Reconsider, RegisterNode, RenewLeases,
+    SessionPatch, SetPresence, Stop, Write,
 };
 use everturn_store::rows::Node;
 use everturn_store::{Clock, Op, Reply, Signal, Store};
@@ -182,6 +184,14 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
             let end = match b % 4 {
                 0 | 1 => End::Completed { text: text(c), reasoning: None, usage },
                 2 => End::Cancelled { text: text(c), reasoning: Some(text(b)) },
+                3 => End::Unprepared {
+                    failure: Failure {
+                        code: "x".to_owned(),
+                        message: text(c),
+                        permanent: false,
+                        hint: None,
+                    },
+                },
                 _ => End::Failed {
                     failure: Failure {
                         code: "x".to_owned(),
@@ -193,6 +203,10 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
                     reasoning: None,
                 },
             };
+            // One that could not begin has said nothing.
+            if matches!(end, End::Unprepared { .. }) {
+                return write(known, vec![Record::End(end)]);
+            }
             return write(known, vec![Record::TextDelta(text(c)), Record::End(end)]);
         }
         15 if c % 2 == 0 => return write(known, vec![Record::HandedOver]),
@@ -262,18 +276,46 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
             })
         }
         19 => {
+            if b % 5 == 3 {
+                let run = pick(&known.turns, a)?.run.clone();
+                let (key, run_id) = (run.session_key(), run.id);
+                let late = [
+                    LateRecord::Text(text(c)),
+                    LateRecord::Reasoning(text(c)),
+                    LateRecord::CallFinished {
+                        call_id: call(c),
+                        state: CallState::ALL[usize::from(c) % CallState::ALL.len()],
+                        result: text(c),
+                    },
+                    LateRecord::Sealed,
+                ];
+                let records = late[usize::from(c) % 4..].to_vec();
+                let first = u64::from(c % 3);
+                return Some(match c % 2 {
+                    0 => Op::Deposit(Deposit { key, run_id, node: run.node, first, records }),
+                    _ => {
+                        let holder_gone = c % 7 == 0;
+                        Op::LookLate(LookLate { key, run_id, node: node(b), holder_gone })
+                    }
+                });
+            }
             let generation = world.store.session(&key).await.unwrap()?.session.generation;
             if b % 5 == 4
                 && let Some(view) = world.store.session(&key).await.unwrap()
                 && let Some(run) = view.session.interrupted
             {
-                return Some(Op::ContinueViewed(ContinueViewed {
-                    key,
-                    run_id: run,
-                    may_continue: c % 4 != 0,
-                    model_here: c % 7 != 0,
-                    loop_broken: c % 11 == 0,
-                }));
+                let run_id = run;
+                return Some(match c % 3 {
+                    0 => Op::CloseUndecided(CloseUndecided { key, run_id }),
+                    _ => Op::Reconsider(Reconsider {
+                        key,
+                        run_id,
+                        may_continue: c % 4 != 0,
+                        model_here: c % 7 != 0,
+                        loop_broken: c % 11 == 0,
+                        viewed: c % 2 == 0,
+                    }),
+                });
             }
             let decision = if b % 3 == 0 { Decision::Discard } else { Decision::Continue };
             Op::Decide(Decide { key, generation, decision })

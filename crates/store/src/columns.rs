@@ -4,7 +4,10 @@
 //! contents, failures and usage are kept in their wire form, which has the same rule.
 
 use everturn_api as api;
-use everturn_core::{Content, Evidence, Failure, InputId, NodeId, Part, Policy, Timestamp, Usage};
+use everturn_core::late::LateRecord;
+use everturn_core::{
+    CallId, CallState, Content, Evidence, Failure, InputId, NodeId, Part, Policy, Timestamp, Usage,
+};
 use serde::{Deserialize, Serialize};
 
 /// Why a column cannot be read.
@@ -156,6 +159,48 @@ pub fn read_evidence(text: &str) -> Result<Evidence, Fault> {
     })
 }
 
+/// A late record.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+enum StoredLate {
+    Text { text: String },
+    Reasoning { text: String },
+    CallFinished { call_id: String, state: String, result: String },
+    Sealed,
+}
+
+/// What a cut-off executor held.
+#[must_use]
+pub fn write_late(record: &LateRecord) -> String {
+    write(&match record {
+        LateRecord::Text(text) => StoredLate::Text { text: text.clone() },
+        LateRecord::Reasoning(text) => StoredLate::Reasoning { text: text.clone() },
+        LateRecord::CallFinished { call_id, state, result } => StoredLate::CallFinished {
+            call_id: call_id.to_string(),
+            state: state.to_string(),
+            result: result.clone(),
+        },
+        LateRecord::Sealed => StoredLate::Sealed,
+    })
+}
+
+/// Reads what [`write_late`] wrote.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn read_late(text: &str) -> Result<LateRecord, Fault> {
+    Ok(match read(text)? {
+        StoredLate::Text { text } => LateRecord::Text(text),
+        StoredLate::Reasoning { text } => LateRecord::Reasoning(text),
+        StoredLate::CallFinished { call_id, state, result } => LateRecord::CallFinished {
+            call_id: CallId::new(call_id).map_err(|error| error.to_string())?,
+            state: CallState::parse(&state).ok_or("an unknown state of a call")?,
+            result,
+        },
+        StoredLate::Sealed => LateRecord::Sealed,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -177,6 +222,23 @@ mod tests {
             assert_eq!(text, content.plain());
             assert_eq!(read_content(text.into_owned(), parts.as_deref()).unwrap(), content);
         }
+    }
+
+    #[test]
+    fn late_records_come_back_as_they_went() {
+        for record in [
+            LateRecord::Text("a\0\u{2028}\"".into()),
+            LateRecord::Reasoning(String::new()),
+            LateRecord::CallFinished {
+                call_id: CallId::new("c").unwrap(),
+                state: CallState::Failed,
+                result: "r".into(),
+            },
+            LateRecord::Sealed,
+        ] {
+            assert_eq!(read_late(&write_late(&record)).unwrap(), record);
+        }
+        assert!(read_late("{}").is_err());
     }
 
     #[test]

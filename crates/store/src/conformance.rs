@@ -12,6 +12,7 @@ mod claims;
 mod feed;
 mod imports;
 mod interruptions;
+mod late;
 mod nodes;
 mod prompts;
 mod retention;
@@ -143,8 +144,22 @@ cases! {
         after_a_power_loss_numbering_goes_on_above,
         nothing_reuses_a_number_before_the_interruption_is_recorded,
         what_waits_for_a_viewer_goes_on_once_and_in_time,
+        what_was_parked_for_a_passing_reason_is_decided_again,
+        a_continuation_that_cannot_begin_spends_no_attempt,
+        an_interruption_that_nobody_decides_about_is_closed,
         a_continuation_runs_on_the_model_of_its_turn,
         a_late_end_never_beats_the_interruption,
+    }
+    late {
+        what_arrives_late_stands_above_the_marker,
+        what_is_still_arriving_costs_nothing,
+        an_empty_journal_is_given_up_after_twelve_looks,
+        an_old_matter_is_given_up_unread,
+        what_a_tool_returned_late_is_its_result,
+        a_deposit_is_for_whom_it_is_meant_and_bounded,
+        the_owner_looks_and_nobody_else,
+        what_came_before_the_record_is_found_by_it,
+        nothing_of_it_stays,
     }
     feed {
         offsets_and_seqs_have_no_gaps,

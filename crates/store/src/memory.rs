@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::error::{OpError, StorageError};
 use crate::op::{Op, Reply};
 use crate::ops::{self, Ctx};
-use crate::rows::{EventRow, Gap, Node, Token, Tombstone};
+use crate::rows::{EventRow, Gap, LateRow, Node, Token, Tombstone};
 use crate::store::{Sink, Store};
 
 /// All rows. Secondary tables (names that end in `_of_…` or `by_…`) are kept by the puts.
@@ -49,6 +49,8 @@ struct Rows {
     prompts: BTreeMap<PromptId, Prompt>,
     prompts_of_session: BTreeMap<(SessionKey, PromptId), ()>,
     prompts_of_run: BTreeMap<(RunId, PromptId), ()>,
+    /// By run and number.
+    late: BTreeMap<(RunId, u64), LateRow>,
     grants: BTreeMap<(Principal, String), ()>,
     nodes: BTreeMap<u64, Node>,
     node_by_id: BTreeMap<NodeId, u64>,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use everturn_core::digest::Digest;
 use everturn_core::event::{EventHead, Record};
+use everturn_core::late::{LateRecord, Look};
 use everturn_core::{
     Choice, Content, Evidence, Input, InputId, Mode, NodeId, Policy, Principal, Prompt, PromptId,
     RequestId, Run, RunId, Session, SessionId, SessionKey, Timestamp, TokenId,
@@ -282,10 +283,10 @@ ops! {
         /// Sessions that the principal may have.
         sessions_max: u64,
     }
-    /// Continues an interrupted turn whose policy waits for a viewer, now that one is there. What
-    /// else the policy asks is looked at again; nothing happens where it says no, and nothing when
-    /// the turn was continued, discarded or superseded meanwhile.
-    ContinueViewed(|_| true) -> Interrupted(Interrupted) {
+    /// Decides again about an interrupted turn that was not continued for a reason that may have
+    /// passed since: a viewer came, or a node that may continue it, or its model is there again.
+    /// Nothing happens when the turn was continued, discarded or superseded meanwhile.
+    Reconsider(|_| true) -> Interrupted(Interrupted) {
         /// Which session.
         key: SessionKey,
         /// The interrupted run.
@@ -296,6 +297,46 @@ ops! {
         model_here: bool,
         /// Whether the home's loop breaker is open.
         loop_broken: bool,
+        /// Whether a viewer who may submit is attached.
+        viewed: bool,
+    }
+    /// Closes the matter of an interrupted turn about which nobody decided within
+    /// `limits::DECISION_S`: a note in the transcript says so. Answers whether there was something
+    /// to close.
+    CloseUndecided(|_| true) -> Bool(bool) {
+        /// Which session.
+        key: SessionKey,
+        /// The interrupted run.
+        run_id: RunId,
+    }
+    /// Leaves what a node held of a turn that was taken from it, outside the run, the feed and the
+    /// transcript (promise P11), for the session's owner to look at. Repeating it changes nothing.
+    /// Answers whether anybody waits for it.
+    Deposit(|_| true) -> Bool(bool) {
+        /// Which session.
+        key: SessionKey,
+        /// The run.
+        run_id: RunId,
+        /// The node that held it.
+        node: NodeId,
+        /// Number of the first record, counted from 1 over all deposits of the run.
+        first: u64,
+        /// What it held, in order: within `limits::LATE_RECORDS_MAX` and `LATE_BYTES_MAX`, over all
+        /// deposits; the rest is left out.
+        records: Vec<LateRecord>,
+    }
+    /// Looks at what arrived late of an interrupted run and settles its marker if it can be settled.
+    /// By the session's owner, or anybody while it has none. Answers `None` where nothing is
+    /// pending (any more).
+    LookLate(|_| true) -> Looked(Option<Look>) {
+        /// Which session.
+        key: SessionKey,
+        /// The interrupted run.
+        run_id: RunId,
+        /// Who looks.
+        node: NodeId,
+        /// The node that held the run is provably gone: nothing more will come.
+        holder_gone: bool,
     }
     /// Decides about an interrupted turn, by a person.
     Decide(|_| true) -> Decided(Box<Decided>) {
@@ -573,6 +614,7 @@ pub enum Reply {
     Claimed(Box<Claimed>),
     Written(Written),
     Interrupted(Interrupted),
+    Looked(Option<Look>),
     Pruned(Pruned),
     Imported(Box<Imported>),
     Decided(Box<Decided>),

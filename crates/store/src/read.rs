@@ -185,6 +185,19 @@ pub trait Read: Send + Sync + 'static {
     /// The tools that a principal allowed for ever, in the order of their names.
     async fn grants(&self, principal: &Principal) -> Result<Vec<String>>;
 
+    /// Runs of a session of which more may arrive late, oldest first, at most `limit`.
+    async fn late_runs(&self, key: &SessionKey, limit: u32) -> Result<Vec<Run>>;
+    /// All such runs of all sessions, behind one of them, in an order that does not change while
+    /// they are there, at most `limit`.
+    async fn all_late_runs(&self, after: Option<&RunId>, limit: u32) -> Result<Vec<Run>>;
+    /// Sessions with an interrupted turn that waits for a decision, in the order of their names,
+    /// behind `after`, at most `limit`; each with that turn's run.
+    async fn parked(
+        &self,
+        after: Option<&SessionKey>,
+        limit: u32,
+    ) -> Result<Vec<(SessionKey, Run)>>;
+
     /// Sessions that have an unfinished run or a waiting input, in the order of their last change
     /// (oldest first), behind `after`, at most `limit`. A session that changes while somebody asks
     /// page after page moves behind, and comes once more.

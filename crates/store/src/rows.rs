@@ -1,6 +1,7 @@
 //! Rows that are not part of the vocabulary: nodes, events as stored, tokens, tombstones.
 
 use everturn_core::event::EventHead;
+use everturn_core::late::LateRecord;
 use everturn_core::{NodeId, Principal, Timestamp, TokenId};
 
 /// A process that has or had the store open.
@@ -60,6 +61,17 @@ pub struct Token {
     pub last_used_at: Option<Timestamp>,
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
+}
+
+/// One record that arrived late.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LateRow {
+    /// Its number among those of its run, from 1.
+    pub number: u64,
+    /// When it arrived.
+    pub at: Timestamp,
+    /// What it says.
+    pub record: LateRecord,
 }
 
 /// Numbers that were reserved and then lost with unsynced events in a power loss (promise P7).

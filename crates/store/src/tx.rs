@@ -8,7 +8,7 @@ use everturn_core::{
 use crate::error::StorageError;
 use crate::op::EndedRun;
 use crate::read::StoredEvent;
-use crate::rows::{EventRow, Gap, Node, Token, Tombstone};
+use crate::rows::{EventRow, Gap, LateRow, Node, Token, Tombstone};
 
 type Result<T> = std::result::Result<T, StorageError>;
 
@@ -24,7 +24,7 @@ pub trait Tx {
     fn put_session(&mut self, row: &Session) -> Result<()>;
     /// Sessions of a principal.
     fn count_sessions(&mut self, principal: &Principal) -> Result<u64>;
-    /// Removes a session with its events, messages, calls and prompts. Inputs and runs stay (their
+    /// Removes a session with its events, messages, calls, prompts and late records. Inputs and runs stay (their
     /// receipts answer for ever), without what they say.
     fn delete_session(&mut self, key: &SessionKey) -> Result<()>;
     /// What remains of a deleted session.
@@ -70,6 +70,8 @@ pub trait Tx {
 
     /// Writes a message (without its calls, which are rows of their own).
     fn put_message(&mut self, key: &SessionKey, row: &Message) -> Result<()>;
+    /// The message with the highest position below another one, with its calls.
+    fn message_above(&mut self, key: &SessionKey, position: &str) -> Result<Option<Message>>;
     /// A message with its calls.
     fn message(&mut self, key: &SessionKey, id: u64) -> Result<Option<Message>>;
 
@@ -79,6 +81,13 @@ pub trait Tx {
     fn put_call(&mut self, row: &ToolCall) -> Result<()>;
     /// The calls that a run owns, in the order of their messages and places.
     fn run_calls(&mut self, run: &RunId) -> Result<Vec<ToolCall>>;
+
+    /// Writes a late record of a run.
+    fn put_late(&mut self, run: &RunId, row: &LateRow) -> Result<()>;
+    /// The late records of a run, in order.
+    fn late(&mut self, run: &RunId) -> Result<Vec<LateRow>>;
+    /// Removes the late records of a run.
+    fn clear_late(&mut self, run: &RunId) -> Result<()>;
 
     /// The prompt of an id.
     fn prompt(&mut self, id: &PromptId) -> Result<Option<Prompt>>;

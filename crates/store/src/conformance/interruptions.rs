@@ -2,18 +2,18 @@
 //! at most once (P9), and numbers are never used twice (P7).
 
 use everturn_core::event::{End, Record};
-use everturn_core::recovery::{CONTINUATION_PREFIX, Decision, Parked};
+use everturn_core::recovery::{self, CONTINUATION_PREFIX, Decision, Output, Parked};
 use everturn_core::{
     AutoContinue, AutoContinueWhen, CallId, CallState, Cause, Effect, InputKind, InputStatus,
-    MessageKind, Mode, Outcome, Policy, PromptState, QueuePolicy, Role, RunState, SessionKey,
-    TerminalState,
+    Message, MessageKind, Mode, Outcome, Policy, PromptState, QueuePolicy, Role, RunState,
+    SessionKey, TerminalState,
 };
 
 use super::turns::{call, finished, started};
 use super::world::{Turn, World, admit, admit_as, completed, delta, key, node, step};
 use crate::error::Refusal;
 use crate::op::{
-    CancelInput, Claimed, ContinueViewed, Decide, EndSession, Interrupt, PatchSession,
+    CancelInput, Claimed, CloseUndecided, Decide, EndSession, Interrupt, PatchSession, Reconsider,
     SessionPatch, Signal, Stop,
 };
 
@@ -99,7 +99,15 @@ pub(super) async fn the_cause_follows_the_evidence(world: World) {
         let run = world.run_row(&turn.run.id).await;
         assert_eq!(run.cause, Some(cause));
         let marker = world.transcript(&key).await.into_iter().nth(1).unwrap();
-        assert_eq!(marker.content.plain(), run.evidence.unwrap().sentence(cause));
+        let text = marker.content.plain();
+        assert!(text.starts_with(&run.evidence.unwrap().sentence(cause)), "{text}");
+        let output = match cause {
+            Cause::SplitBrain | Cause::Unknown => Output::Pending,
+            _ => Output::Nothing,
+        };
+        assert_eq!(run.late.is_some(), output == Output::Pending, "{cause:?}");
+        let seen = world.run_row(&turn.run.id).await.evidence.unwrap();
+        assert_eq!(text, recovery::marker(&seen, cause, output, None));
     }
 }
 
@@ -589,12 +597,13 @@ pub(super) async fn what_waits_for_a_viewer_goes_on_once_and_in_time(world: Worl
         assert_eq!(done.decision, Some(Decision::Park(Parked::WaitsForViewer)));
         let marker = world.transcript(key).await.pop().unwrap().content.plain();
         assert!(marker.ends_with(&format!("{}.", Parked::WaitsForViewer.reason())), "{marker}");
-        ContinueViewed {
+        Reconsider {
             key: key.clone(),
             run_id: turn.run.id,
             may_continue: true,
             model_here: true,
             loop_broken: false,
+            viewed: true,
         }
     };
     let (early, late) = (key("early"), key("late"));
@@ -602,9 +611,9 @@ pub(super) async fn what_waits_for_a_viewer_goes_on_once_and_in_time(world: Worl
     let too_late = parked(&late).await;
     // What else the policy asks is asked again.
     for (op, reason) in [
-        (ContinueViewed { may_continue: false, ..viewed.clone() }, Parked::NotHere),
-        (ContinueViewed { model_here: false, ..viewed.clone() }, Parked::ModelMissing),
-        (ContinueViewed { loop_broken: true, ..viewed.clone() }, Parked::LoopBreaker),
+        (Reconsider { may_continue: false, ..viewed.clone() }, Parked::NotHere),
+        (Reconsider { model_here: false, ..viewed.clone() }, Parked::ModelMissing),
+        (Reconsider { viewed: false, ..viewed.clone() }, Parked::WaitsForViewer),
     ] {
         let before = world.dump(&early).await;
         assert_eq!(world.ok(op).await.decision, Some(Decision::Park(reason)));
@@ -630,12 +639,138 @@ pub(super) async fn what_waits_for_a_viewer_goes_on_once_and_in_time(world: Worl
     assert_eq!(world.ok(too_late.clone()).await.decision, Some(Decision::Park(Parked::Stale)));
     let session = world.session(&late).await;
     assert_eq!((session.interrupted.as_ref(), session.queue_length), (Some(&too_late.run_id), 0));
-    // A policy that does not wait for viewers is none of a viewer's business.
-    let other = key("other");
-    let turn = world.turn_of(&other, "r-1", "n1").await;
-    park(&world, &other, &turn).await;
-    let op = ContinueViewed { key: other, run_id: turn.run.id, ..too_late };
-    assert_eq!(world.ok(op).await.decision, None);
+    // What will not pass is said, and then final.
+    let marker = world.transcript(&late).await.pop().unwrap().content.plain();
+    assert!(marker.ends_with(&format!("{}.", Parked::Stale.reason())), "{marker}");
+    assert_eq!(world.run_row(&too_late.run_id).await.parked, Some(Parked::Stale));
+    let before = world.dump(&late).await;
+    assert_eq!(world.ok(too_late).await.decision, None);
+    assert_eq!(before, world.dump(&late).await);
+}
+
+pub(super) async fn what_was_parked_for_a_passing_reason_is_decided_again(world: World) {
+    for (name, parked, goes_on) in [
+        ("a", Parked::NotHere, true),
+        ("b", Parked::ModelMissing, true),
+        ("c", Parked::LoopBreaker, false),
+        ("d", Parked::Disabled, false),
+        ("e", Parked::Stale, false),
+    ] {
+        let key = key(name);
+        let auto_continue =
+            AutoContinue { enabled: parked != Parked::Disabled, ..AutoContinue::default() };
+        world.create(&key, Policy { auto_continue, ..Policy::default() }).await;
+        let turn = world.turn_of(&key, "r-1", "n1").await;
+        if parked == Parked::Stale {
+            world.clock.pass_ms(900_001);
+        }
+        let mut op = world.interrupt_op(&key, &turn.run, "n2").await;
+        op.may_continue = parked != Parked::NotHere;
+        op.model_here = parked != Parked::ModelMissing;
+        op.loop_broken = parked == Parked::LoopBreaker;
+        assert_eq!(world.ok(op).await.decision, Some(Decision::Park(parked)));
+        let waiting = world.store.parked(None, 10).await.unwrap();
+        assert!(waiting.iter().any(|(of, run)| *of == key && run.parked == Some(parked)));
+        let again = Reconsider {
+            key: key.clone(),
+            run_id: turn.run.id.clone(),
+            may_continue: true,
+            model_here: true,
+            loop_broken: false,
+            viewed: false,
+        };
+        let decision = world.ok(again).await.decision;
+        assert_eq!(decision, goes_on.then_some(Decision::Continue { attempt: 1 }), "{parked:?}");
+        assert_eq!(world.session(&key).await.interrupted.is_some(), !goes_on);
+    }
+    // Page by page, in the order of names.
+    let names = |page: Vec<(everturn_core::SessionKey, everturn_core::Run)>| -> Vec<String> {
+        page.into_iter().map(|(key, _)| key.id.to_string()).collect()
+    };
+    assert_eq!(names(world.store.parked(None, 2).await.unwrap()), ["c", "d"]);
+    assert_eq!(names(world.store.parked(Some(&key("d")), 2).await.unwrap()), ["e"]);
+}
+
+/// Counterpart of `failed_agent_build_leaves_marker_for_retry` of seed 001: a continuation that could
+/// not begin spends no attempt and stays eligible.
+pub(super) async fn a_continuation_that_cannot_begin_spends_no_attempt(world: World) {
+    let key = key("s");
+    let turn = world.turn_of(&key, "r-1", "n1").await;
+    let (root, interrupted) = (turn.inputs[0].id.clone(), turn.run.id.clone());
+    let failure = || everturn_core::Failure {
+        code: "model_unauthorized".to_owned(),
+        message: "no key".to_owned(),
+        permanent: true,
+        hint: None,
+    };
+    let unprepared = || vec![Record::End(End::Unprepared { failure: failure() })];
+    assert!(
+        matches!(turn.refused(unprepared()).await, Refusal::BadRecord(_)),
+        "not a continuation"
+    );
+    assert_eq!(interrupt(&world, &key, &turn).await, Decision::Continue { attempt: 1 });
+    for _ in 0..3 {
+        let again = world.turn(&key, "n2").await;
+        assert_eq!((again.run.attempt, again.run.continues.as_ref()), (1, Some(&interrupted)));
+        again.write(unprepared()).await;
+        let run = world.run_row(&again.run.id).await;
+        assert_eq!(run.terminal_state, Some(TerminalState::Failed));
+        assert_eq!(run.error, Some(failure()));
+        assert_eq!(world.names(&run).await, ["run.started", "run.failed"]);
+        assert_eq!(world.input(&root).await.outcome, Some(Outcome::Interrupted));
+        assert_eq!(world.input(&again.inputs[0].id).await.outcome, Some(Outcome::Failed));
+        let session = world.session(&key).await;
+        assert_eq!((session.interrupted.as_ref(), session.running), (Some(&interrupted), None));
+        assert_eq!(world.run_row(&interrupted).await.parked, Some(Parked::Unprepared));
+        let op = Reconsider {
+            key: key.clone(),
+            run_id: interrupted.clone(),
+            may_continue: true,
+            model_here: true,
+            loop_broken: false,
+            viewed: false,
+        };
+        let decision = world.ok(op).await.decision;
+        assert_eq!(decision, Some(Decision::Continue { attempt: 1 }), "no attempt is spent");
+    }
+    // One that has begun fails like any other turn.
+    let again = world.turn(&key, "n2").await;
+    again.write(vec![delta("I")]).await;
+    assert!(matches!(again.refused(unprepared()).await, Refusal::BadRecord(_)));
+    again.complete("done").await;
+    let original = |row: &Message| row.content.plain().matches("do something").count();
+    for row in world.transcript(&key).await {
+        assert!(original(&row) <= 1, "a note inside a note: {row:?}");
+    }
+}
+
+pub(super) async fn an_interruption_that_nobody_decides_about_is_closed(world: World) {
+    let key = key("s");
+    let turn = world.turn_of(&key, "r-1", "n1").await;
+    park(&world, &key, &turn).await;
+    let close = CloseUndecided { key: key.clone(), run_id: turn.run.id.clone() };
+    let before = world.dump(&key).await;
+    world.clock.pass_ms(86_400_000);
+    assert!(!world.ok(close.clone()).await, "a day is given");
+    assert_eq!(before, world.dump(&key).await);
+    world.clock.pass_ms(1);
+    let revision = world.session(&key).await.revision;
+    assert!(world.ok(close.clone()).await);
+    let session = world.session(&key).await;
+    assert_eq!((session.interrupted, session.revision), (None, revision + 1));
+    let note = world.transcript(&key).await.pop().unwrap();
+    assert_eq!((note.role, note.kind), (Role::System, MessageKind::Note));
+    assert!(note.content.plain().contains("24 hours"), "{}", note.content.plain());
+    assert_eq!(world.run_row(&turn.run.id).await.parked, Some(Parked::Undecided));
+    assert!(world.store.parked(None, 10).await.unwrap().is_empty());
+    let before = world.dump(&key).await;
+    assert!(!world.ok(close).await, "once");
+    assert_eq!(before, world.dump(&key).await);
+    let decide =
+        Decide { key: key.clone(), generation: 1, decision: crate::op::Decision::Continue };
+    assert_eq!(world.refused(&key, decide).await, Refusal::NotInterrupted);
+    // It goes on with what a person says next, and the model is told.
+    world.turn_of(&key, "r-2", "n2").await.complete("hello").await;
 }
 
 /// A turn is bound to its model, unless people give the session another one.

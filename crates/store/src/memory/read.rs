@@ -15,6 +15,11 @@ use crate::search::Needle;
 
 type Result<T> = std::result::Result<T, StorageError>;
 
+/// Sorts before every run id.
+fn lowest_run() -> RunId {
+    RunId::new("-").unwrap_or_else(|_| RunId::from_uuid(uuid::Uuid::nil()))
+}
+
 impl Rows {
     fn view(&self, session: &Session) -> SessionView {
         let run = |id: &Option<RunId>| id.as_ref().and_then(|id| self.runs.get(id)).cloned();
@@ -315,6 +320,39 @@ impl Read for MemoryStore {
         let rows = self.rows()?;
         let mine = rows.grants.keys().filter(|(of, _)| of == principal);
         Ok(mine.map(|(_, tool)| tool.clone()).collect())
+    }
+
+    async fn late_runs(&self, key: &SessionKey, limit: u32) -> Result<Vec<Run>> {
+        let rows = self.rows()?;
+        let range = (key.clone(), 0, lowest_run())..;
+        let mine = rows.runs_of_session.range(range).take_while(|((of, ..), ())| of == key);
+        let runs = mine.filter_map(|((.., id), ())| rows.runs.get(id));
+        Ok(runs.filter(|run| run.late.is_some()).take(limit as usize).cloned().collect())
+    }
+
+    async fn all_late_runs(&self, after: Option<&RunId>, limit: u32) -> Result<Vec<Run>> {
+        let rows = self.rows()?;
+        let mut runs: Vec<&Run> = rows
+            .runs
+            .values()
+            .filter(|run| run.late.is_some() && after.is_none_or(|after| run.id > *after))
+            .collect();
+        runs.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(runs.into_iter().take(limit as usize).cloned().collect())
+    }
+
+    async fn parked(
+        &self,
+        after: Option<&SessionKey>,
+        limit: u32,
+    ) -> Result<Vec<(SessionKey, Run)>> {
+        let rows = self.rows()?;
+        let behind = rows.sessions.iter().filter(|(key, _)| after.is_none_or(|after| *key > after));
+        let parked = behind.filter_map(|(key, session)| {
+            let run = rows.runs.get(session.interrupted.as_ref()?)?;
+            Some((key.clone(), run.clone()))
+        });
+        Ok(parked.take(limit as usize).collect())
     }
 
     async fn work(&self, after: Option<&Work>, limit: u32) -> Result<Vec<Work>> {

@@ -11,7 +11,7 @@ use super::Rows;
 use crate::error::StorageError;
 use crate::op::EndedRun;
 use crate::read::StoredEvent;
-use crate::rows::{EventRow, Gap, Node, Token, Tombstone};
+use crate::rows::{EventRow, Gap, LateRow, Node, Token, Tombstone};
 use crate::tx::Tx;
 
 type Result<T> = std::result::Result<T, StorageError>;
@@ -184,6 +184,16 @@ impl Tx for RowTx<'_> {
         self.clear(|rows| &mut rows.events, key);
         self.clear(|rows| &mut rows.gaps, key);
         self.clear(|rows| &mut rows.messages, key);
+        let runs: Vec<RunId> = self
+            .rows
+            .runs
+            .values()
+            .filter(|r| r.session_key() == *key)
+            .map(|r| r.id.clone())
+            .collect();
+        for id in &runs {
+            self.clear_late(id)?;
+        }
         let calls: Vec<CallId> =
             self.rows.calls.values().filter(|c| c.session == *key).map(|c| c.id.clone()).collect();
         for id in &calls {
@@ -218,6 +228,7 @@ impl Tx for RowTx<'_> {
             self.rows.runs.values().filter(|run| run.session_key() == *key).cloned().collect();
         for mut run in runs {
             run.error = None;
+            run.late = None;
             self.set(|rows| &mut rows.pruned, run.id.clone(), Some(None));
             self.set(|rows| &mut rows.runs, run.id.clone(), Some(run));
         }
@@ -344,6 +355,13 @@ impl Tx for RowTx<'_> {
         Ok(())
     }
 
+    fn message_above(&mut self, key: &SessionKey, position: &str) -> Result<Option<Message>> {
+        let all = self.rows.messages.range((key.clone(), 0)..=(key.clone(), u64::MAX));
+        let above = all.map(|(_, row)| row).filter(|row| row.position.as_str() < position);
+        let row = above.max_by(|a, b| a.position.cmp(&b.position));
+        Ok(row.map(|row| self.rows.with_calls(key, row)))
+    }
+
     fn message(&mut self, key: &SessionKey, id: u64) -> Result<Option<Message>> {
         let row = self.rows.messages.get(&(key.clone(), id));
         Ok(row.map(|row| self.rows.with_calls(key, row)))
@@ -366,6 +384,23 @@ impl Tx for RowTx<'_> {
 
     fn run_calls(&mut self, run: &RunId) -> Result<Vec<ToolCall>> {
         Ok(self.rows.run_calls(run))
+    }
+
+    fn put_late(&mut self, run: &RunId, row: &LateRow) -> Result<()> {
+        self.set(|rows| &mut rows.late, (run.clone(), row.number), Some(row.clone()));
+        Ok(())
+    }
+
+    fn late(&mut self, run: &RunId) -> Result<Vec<LateRow>> {
+        let range = (run.clone(), 0)..=(run.clone(), u64::MAX);
+        Ok(self.rows.late.range(range).map(|(_, row)| row.clone()).collect())
+    }
+
+    fn clear_late(&mut self, run: &RunId) -> Result<()> {
+        for row in self.late(run)? {
+            self.set(|rows| &mut rows.late, (run.clone(), row.number), None);
+        }
+        Ok(())
     }
 
     fn prompt(&mut self, id: &PromptId) -> Result<Option<Prompt>> {

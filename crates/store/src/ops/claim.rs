@@ -2,11 +2,12 @@
 
 use everturn_core::message::appended_position;
 use everturn_core::{
-    Event, Input, InputKind, InputStatus, Lease, Message, MessageKind, QueuePolicy, Role, Run,
-    RunId, RunState, Session, limits,
+    Content, Event, Input, InputKind, InputStatus, Lease, Message, MessageKind, QueuePolicy, Role,
+    Run, RunId, RunState, Session, limits,
 };
 
 use super::admit::decided_inputs;
+use super::interrupt::continuation_text;
 use super::journal::Journal;
 use super::{existing, running};
 use crate::error::{OpError, StorageError};
@@ -161,6 +162,9 @@ fn begin(
         writes_epoch: session.epoch,
         cause: None,
         evidence: None,
+        marker_id: None,
+        parked: None,
+        late: None,
         continues: before.as_ref().map(|run| run.id.clone()),
         interrupted_at: before.as_ref().and_then(|run| run.ended_at),
         usage: None,
@@ -228,6 +232,13 @@ fn enter(
         decided.generation = Some(run.generation);
         decided.run_id = Some(run.id.clone());
         tx.put_input(&decided)?;
+    }
+    if let (InputKind::Continuation, Some(before)) = (input.kind, &run.continues)
+        && let Some(before) = tx.run(before)?
+    {
+        // More may be known than when it was admitted: what arrived late, or a call's outcome.
+        input.content = Content::text(continuation_text(tx, &before)?);
+        tx.put_input(input)?;
     }
     let (role, kind) = match input.kind {
         InputKind::Continuation => (Role::System, MessageKind::Continuation),

@@ -3,7 +3,7 @@
 use everturn_core::{InputKind, InputStatus, Run, RunState, Stop as StopMark};
 
 use super::admit::withdraw;
-use super::interrupt::{admit_continuation, observed};
+use super::interrupt::admit_continuation;
 use super::journal::Journal;
 use super::{existing, running};
 use crate::error::{OpError, Refusal};
@@ -83,7 +83,7 @@ pub(super) fn decide(
         Some(id) => tx.run(id)?,
         None => None,
     };
-    let Some(run) = run.filter(|run| run.generation == op.generation) else {
+    let Some(mut run) = run.filter(|run| run.generation == op.generation) else {
         let refusal = if session.generation > op.generation {
             Refusal::Superseded
         } else {
@@ -98,10 +98,11 @@ pub(super) fn decide(
         Decision::Continue => {
             session.ended_at = None;
             session.end_reason = None;
-            let seen = observed(&run);
             // A person's word: the count of automatic attempts begins anew, and the outcome is the
             // continuation's own (the interrupted input has had its one outcome).
-            Some(admit_continuation(tx, journal, &mut session, &run, &seen, 0, None)?)
+            run.parked = None;
+            tx.put_run(&run)?;
+            Some(admit_continuation(tx, journal, &mut session, &run, 0, None)?)
         }
         Decision::Discard => None,
     };

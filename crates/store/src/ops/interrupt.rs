@@ -1,19 +1,21 @@
 //! Recording an interruption, and what follows from it, in one transaction (promises P4 and P5).
 
 use everturn_core::event::EventHead;
-use everturn_core::recovery::{self, Decision, Facts, continuation_note};
+use everturn_core::late;
+use everturn_core::recovery::{self, Decision, Facts, Output, Parked, continuation_note};
 use everturn_core::{
     AutoContinueWhen, CallState, Cause, Content, Delivery, Event, Evidence, Input, InputId,
     InputKind, InputStatus, MessageKind, Mode, Outcome, RequestId, Role, Run, RunState, Session,
-    SessionKey, TerminalState, digest,
+    SessionKey, TerminalState, digest, limits,
 };
 
 use super::admit::{QUEUE_STEP, announce};
 use super::journal::Journal;
+use super::late::rewrite_marker;
 use super::session_now;
 use super::write::{add_message, close_inputs, close_run, seal};
 use crate::error::{OpError, Refusal, StorageError};
-use crate::op::{ContinueViewed, Interrupt, Interrupted, Signal};
+use crate::op::{CloseUndecided, Interrupt, Interrupted, Reconsider, Signal};
 use crate::read::StoredEvent;
 use crate::tx::Tx;
 
@@ -53,7 +55,7 @@ pub(super) fn interrupt(
     session.lease = None;
 
     // Text first: what the unfinished step streamed stands directly above the marker.
-    recover_text(tx, journal, &mut session, &mut run)?;
+    let recovered = recover_text(tx, journal, &mut session, &mut run)?;
     seal(tx, journal, &mut session, &mut run)?;
 
     if decision == Decision::Cancel {
@@ -61,25 +63,33 @@ pub(super) fn interrupt(
         journal.emit_run(tx, &mut session, &mut run, &Event::RunCancelled { by })?;
         close_inputs(tx, journal, &run, Outcome::Cancelled)?;
         close_run(tx, journal, &mut session, &mut run, TerminalState::Cancelled)?;
+        tx.clear_late(&run.id)?;
         tx.put_session(&session)?;
         return Ok(Interrupted { decision: Some(decision) });
     }
 
-    let seen = evidence.observed(cause);
-    let mut marker = evidence.sentence(cause);
-    if let Decision::Park(parked) = decision {
-        marker.push_str(&format!(" It was not continued by itself: {}.", parked.reason()));
-    }
-    add_message(
+    let waits = recovery::may_be_late(cause) || !tx.late(&run.id)?.is_empty();
+    let output = match (waits, recovered) {
+        (true, _) => Output::Pending,
+        (false, true) => Output::Recovered,
+        (false, false) => Output::Nothing,
+    };
+    run.late = waits.then(|| late::Pending { since: journal.now(), attempts: 0 });
+    run.parked = match decision {
+        Decision::Park(parked) => Some(parked),
+        Decision::Continue { .. } | Decision::Cancel => None,
+    };
+    let marker = add_message(
         tx,
         journal,
         &mut session,
         &run,
         Role::System,
         MessageKind::Interruption,
-        Content::text(marker),
+        Content::text(recovery::marker(&evidence, cause, output, run.parked)),
         |_| {},
     )?;
+    run.marker_id = Some(marker.id);
     run.cause = Some(cause);
     run.evidence = Some(evidence.clone());
     let event = Event::RunInterrupted { cause, evidence };
@@ -87,7 +97,7 @@ pub(super) fn interrupt(
     match decision {
         Decision::Continue { attempt } => {
             let decides = run.input_ids.first().cloned();
-            admit_continuation(tx, journal, &mut session, &run, &seen, attempt, decides)?;
+            admit_continuation(tx, journal, &mut session, &run, attempt, decides)?;
         }
         Decision::Park(_) | Decision::Cancel => {
             close_inputs(tx, journal, &run, Outcome::Interrupted)?;
@@ -101,18 +111,27 @@ pub(super) fn interrupt(
     Ok(Interrupted { decision: Some(decision) })
 }
 
-/// Continues what waits for a viewer. The interrupted input has had its one outcome; what follows is
+/// Decides again about a parked turn. The interrupted input has had its one outcome; what follows is
 /// the continuation's own.
-pub(super) fn continue_viewed(
+pub(super) fn reconsider(
     tx: &mut dyn Tx,
     journal: &mut Journal<'_>,
-    op: &ContinueViewed,
+    op: &Reconsider,
 ) -> Result<Interrupted, OpError> {
     let nothing = Interrupted { decision: None };
     let Some(mut session) = session_now(tx, journal.ctx, &op.key)? else { return Ok(nothing) };
-    let waits = session.interrupted.as_ref() == Some(&op.run_id)
-        && session.policy.auto_continue.when == AutoContinueWhen::OnView;
-    let Some(run) = tx.run(&op.run_id)?.filter(|_| waits) else { return Ok(nothing) };
+    if session.interrupted.as_ref() != Some(&op.run_id) {
+        return Ok(nothing);
+    }
+    let Some(mut run) = tx.run(&op.run_id)? else { return Ok(nothing) };
+    let may_pass = match run.parked {
+        Some(parked) => parked.may_pass(),
+        // Recorded by a version that did not say why.
+        None => session.policy.auto_continue.when == AutoContinueWhen::OnView,
+    };
+    if !may_pass {
+        return Ok(nothing);
+    }
     // The interruption itself is the run's last event: what counts is the one before it.
     let last_event_at = run.evidence.as_ref().map_or(run.last_event_at, |seen| seen.last_event_at);
     let decision = recovery::decide(&Facts {
@@ -122,21 +141,97 @@ pub(super) fn continue_viewed(
         policy: session.policy.auto_continue,
         loop_broken: op.loop_broken,
         ended: session.ended_at.is_some(),
-        viewed: true,
+        viewed: op.viewed,
         may_continue: op.may_continue,
         model_here: op.model_here,
     });
-    if let Decision::Continue { attempt } = decision {
-        session.interrupted = None;
-        session.revision += 1;
-        session.updated_at = journal.now();
-        let seen = observed(&run);
-        admit_continuation(tx, journal, &mut session, &run, &seen, attempt, None)?;
-        tx.put_session(&session)?;
-        journal.emit_session(tx, &mut session)?;
-        tx.put_session(&session)?;
+    match decision {
+        Decision::Continue { attempt } => {
+            run.parked = None;
+            tx.put_run(&run)?;
+            session.interrupted = None;
+            session.revision += 1;
+            session.updated_at = journal.now();
+            admit_continuation(tx, journal, &mut session, &run, attempt, None)?;
+        }
+        // What people are told stays true. (Another reason that may pass is no news: it depends on
+        // who asks.)
+        Decision::Park(parked) if !parked.may_pass() => {
+            run.parked = Some(parked);
+            tx.put_run(&run)?;
+            tx.put_session(&session)?;
+            let output = known_output(tx, &run)?;
+            rewrite_marker(tx, journal, &mut session, &run, output)?;
+        }
+        Decision::Park(_) | Decision::Cancel => {
+            return Ok(Interrupted { decision: Some(decision) });
+        }
     }
+    tx.put_session(&session)?;
+    journal.emit_session(tx, &mut session)?;
+    tx.put_session(&session)?;
     Ok(Interrupted { decision: Some(decision) })
+}
+
+/// Closes the matter of a turn about which nobody decided in time.
+pub(super) fn close_undecided(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    op: &CloseUndecided,
+) -> Result<bool, OpError> {
+    let Some(mut session) = session_now(tx, journal.ctx, &op.key)? else { return Ok(false) };
+    if session.interrupted.as_ref() != Some(&op.run_id) {
+        return Ok(false);
+    }
+    let Some(mut run) = tx.run(&op.run_id)? else { return Ok(false) };
+    let waited_ms = run.ended_at.map_or(0, |at| journal.now().since_ms(at));
+    if waited_ms <= limits::DECISION_S * 1_000 {
+        return Ok(false);
+    }
+    run.parked = Some(Parked::Undecided);
+    tx.put_run(&run)?;
+    session.interrupted = None;
+    session.revision += 1;
+    let hours = limits::DECISION_S / 3_600;
+    let text = format!(
+        "Nobody decided within {hours} hours about the turn that was interrupted. It stays as it is."
+    );
+    add_message(
+        tx,
+        journal,
+        &mut session,
+        &run,
+        Role::System,
+        MessageKind::Note,
+        Content::text(text),
+        |_| {},
+    )?;
+    tx.put_session(&session)?;
+    journal.emit_session(tx, &mut session)?;
+    tx.put_session(&session)?;
+    Ok(true)
+}
+
+/// What became of an interrupted run's unfinished output, as its rows tell.
+fn known_output(tx: &mut dyn Tx, run: &Run) -> Result<Output, StorageError> {
+    if run.late.is_some() {
+        return Ok(Output::Pending);
+    }
+    let key = run.session_key();
+    let marker = match run.marker_id {
+        Some(id) => tx.message(&key, id)?,
+        None => None,
+    };
+    let Some(marker) = marker else { return Ok(Output::Nothing) };
+    let above = tx.message_above(&key, &marker.position)?;
+    let recovered = above.is_some_and(|row| row.recovered && row.run_id.as_ref() == Some(&run.id));
+    // Nothing was pending, or it came: where something had not come, its cause says so.
+    let lost = run.cause.is_some_and(recovery::may_be_late) && !recovered;
+    Ok(match (recovered, lost) {
+        (true, _) => Output::Recovered,
+        (false, true) => Output::Lost,
+        (false, false) => Output::Nothing,
+    })
 }
 
 /// The rows, if the run is still as the caller saw it and may be resolved by it.
@@ -177,13 +272,13 @@ fn recorded_seq(tx: &mut dyn Tx, run: &Run) -> Result<u64, StorageError> {
     }
 }
 
-/// Rebuilds the text of the step that was under way from its deltas.
+/// Rebuilds the text of the step that was under way from its deltas. Answers whether there was any.
 fn recover_text(
     tx: &mut dyn Tx,
     journal: &mut Journal<'_>,
     session: &mut Session,
     run: &mut Run,
-) -> Result<(), StorageError> {
+) -> Result<bool, StorageError> {
     let (mut text, mut reasoning) = (String::new(), String::new());
     let mut after = run.step_seq;
     'pages: loop {
@@ -212,7 +307,7 @@ fn recover_text(
         }
     }
     if text.is_empty() && reasoning.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     let content = if text.is_empty() { Content::default() } else { Content::text(text) };
     add_message(
@@ -228,7 +323,7 @@ fn recover_text(
             message.reasoning = (!reasoning.is_empty()).then_some(reasoning);
         },
     )?;
-    Ok(())
+    Ok(true)
 }
 
 /// The text of a stored delta; empty, and said in the log, where the record is bad.
@@ -246,16 +341,8 @@ fn delta_text(head: &EventHead, body: &str) -> String {
     }
 }
 
-/// Puts a continuation ahead of everything that waits.
-pub(super) fn admit_continuation(
-    tx: &mut dyn Tx,
-    journal: &mut Journal<'_>,
-    session: &mut Session,
-    run: &Run,
-    observed: &str,
-    attempt: u32,
-    decides: Option<InputId>,
-) -> Result<Input, OpError> {
+/// What a continuation of a run tells the model, by what is known of it now.
+pub(super) fn continuation_text(tx: &mut dyn Tx, run: &Run) -> Result<String, StorageError> {
     let original = original_text(tx, run)?;
     let unknown: Vec<String> = tx
         .run_calls(&run.id)?
@@ -263,7 +350,23 @@ pub(super) fn admit_continuation(
         .filter(|call| call.state == CallState::Unknown && !call.effect.repeatable())
         .map(|call| format!("{} {}", call.name, call.arguments))
         .collect();
-    let content = Content::text(continuation_note(&original, observed, &unknown));
+    // Evidence for an interruption that is decided about later is on its run.
+    let cause = run.cause.unwrap_or(Cause::Unknown);
+    let observed =
+        run.evidence.as_ref().map(|seen: &Evidence| seen.observed(cause)).unwrap_or_default();
+    Ok(continuation_note(&original, &observed, &unknown))
+}
+
+/// Puts a continuation ahead of everything that waits.
+pub(super) fn admit_continuation(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    session: &mut Session,
+    run: &Run,
+    attempt: u32,
+    decides: Option<InputId>,
+) -> Result<Input, OpError> {
+    let content = Content::text(continuation_text(tx, run)?);
     let key = session.key();
     let head = tx.queued(&key, 1)?.first().map(|head| head.queue_key);
     let queue_key = head.unwrap_or(session.last_queue_key + QUEUE_STEP) - QUEUE_STEP;
@@ -342,10 +445,4 @@ fn original_text(tx: &mut dyn Tx, run: &Run) -> Result<String, StorageError> {
             None => return Ok(texts.join("\n\n")),
         }
     }
-}
-
-/// Evidence for an interruption that a person decides about later is on its run.
-pub(super) fn observed(run: &Run) -> String {
-    let cause = run.cause.unwrap_or(Cause::Unknown);
-    run.evidence.as_ref().map(|seen: &Evidence| seen.observed(cause)).unwrap_or_default()
 }

@@ -10,6 +10,7 @@ mod control;
 mod import;
 mod interrupt;
 mod journal;
+mod late;
 mod nodes;
 mod prompt;
 mod retention;
@@ -94,9 +95,10 @@ pub fn apply(tx: &mut dyn Tx, ctx: &Ctx<'_>, op: Op) -> Result<Applied, OpError>
         Op::Write(op) => Reply::Written(write::write(tx, &mut journal, op)?),
         Op::Interrupt(op) => Reply::Interrupted(interrupt::interrupt(tx, &mut journal, op)?),
         Op::ImportRun(op) => Reply::Imported(Box::new(import::import(tx, &mut journal, op)?)),
-        Op::ContinueViewed(op) => {
-            Reply::Interrupted(interrupt::continue_viewed(tx, &mut journal, &op)?)
-        }
+        Op::Reconsider(op) => Reply::Interrupted(interrupt::reconsider(tx, &mut journal, &op)?),
+        Op::CloseUndecided(op) => Reply::Bool(interrupt::close_undecided(tx, &mut journal, &op)?),
+        Op::Deposit(op) => Reply::Bool(late::deposit(tx, &journal, op)?),
+        Op::LookLate(op) => Reply::Looked(late::look(tx, &mut journal, &op)?),
         Op::AnswerPrompt(op) => Reply::Prompt(Box::new(prompt::answer(tx, &mut journal, op)?)),
         Op::CreateToken(op) => Reply::Unit(tx.put_token(&op.token)?),
         Op::RevokeToken(op) => Reply::Bool(nodes::revoke_token(tx, ctx, &op)?),

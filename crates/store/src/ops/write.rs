@@ -2,9 +2,10 @@
 
 use everturn_core::event::{End, Record};
 use everturn_core::message::appended_position;
+use everturn_core::recovery::Parked;
 use everturn_core::{
-    CallId, CallState, Content, Event, Message, MessageKind, NewCall, Outcome, Prompt, PromptState,
-    Role, Run, RunId, RunState, Session, TerminalState, ToolCall, Usage, limits,
+    CallId, CallState, Content, Event, Failure, Message, MessageKind, NewCall, Outcome, Prompt,
+    PromptState, Role, Run, RunId, RunState, Session, TerminalState, ToolCall, Usage, limits,
 };
 
 use super::admit::{decided_inputs, settle_input};
@@ -380,6 +381,7 @@ impl Turn<'_, '_, '_> {
                 self.run.error = Some(failure.clone());
                 (TerminalState::Failed, Event::RunFailed(failure))
             }
+            End::Unprepared { failure } => return self.unprepared(failure),
             End::Cancelled { text, reasoning } => {
                 self.add_assistant(text, reasoning, Vec::new(), false)?;
                 let by = match &self.run.stop {
@@ -393,6 +395,37 @@ impl Turn<'_, '_, '_> {
         self.emit(&event)?;
         close_inputs(self.tx, self.journal, self.run, state.outcome())?;
         close_run(self.tx, self.journal, self.session, self.run, state)?;
+        Ok(())
+    }
+}
+
+impl Turn<'_, '_, '_> {
+    /// A continuation that could not begin: its run failed, and the turn that it was to finish waits
+    /// for the next chance, or a person, with as many attempts left as before.
+    fn unprepared(&mut self, failure: Failure) -> Result<(), OpError> {
+        let before = match &self.run.continues {
+            Some(id) => self.tx.run(id)?,
+            None => None,
+        };
+        let Some(mut before) = before else {
+            return Err(Refusal::BadRecord("it goes on from nothing").into());
+        };
+        if self.run.step_seq != self.run.last_seq {
+            return Err(Refusal::BadRecord("the continuation has begun").into());
+        }
+        self.run.error = Some(failure.clone());
+        self.emit(&Event::RunFailed(failure))?;
+        for id in &self.run.input_ids {
+            let Some(mut input) = self.tx.input(id)? else { continue };
+            for mut decided in decided_inputs(self.tx, &input)? {
+                settle_input(self.tx, self.journal, &mut decided, Outcome::Interrupted)?;
+            }
+            settle_input(self.tx, self.journal, &mut input, Outcome::Failed)?;
+        }
+        before.parked = Some(Parked::Unprepared);
+        self.tx.put_run(&before)?;
+        self.session.interrupted = Some(before.id);
+        close_run(self.tx, self.journal, self.session, self.run, TerminalState::Failed)?;
         Ok(())
     }
 }

@@ -42,6 +42,8 @@ pub(super) async fn session(
         generation: run.generation,
         cause: cause.to_string(),
         evidence: Some(evidence),
+        reason: None,
+        pending: false,
     });
     Ok(())
 }
