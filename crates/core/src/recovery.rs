@@ -80,6 +80,8 @@ words! {
         ModelMissing = "model_missing",
         /// Its continuation could not begin: it failed before it had done anything.
         Unprepared = "unprepared",
+        /// A person withdrew its continuation.
+        Withdrawn = "withdrawn",
         /// Nobody decided in time.
         Undecided = "undecided",
     }
@@ -101,6 +103,7 @@ impl Parked {
             Self::NotHere => "the process that found it does not continue turns of others",
             Self::ModelMissing => "the model that it is bound to cannot be used here",
             Self::Unprepared => "its continuation failed before it had done anything",
+            Self::Withdrawn => "a person withdrew its continuation",
             Self::Undecided => "nobody decided about it in time",
         }
     }
@@ -116,6 +119,7 @@ impl Parked {
             | Self::Stale
             | Self::LoopBreaker
             | Self::Ended
+            | Self::Withdrawn
             | Self::Undecided => false,
         }
     }

@@ -309,7 +309,7 @@ async fn execute(
             && let Err(halt) = journal.write(deltas.take()).await
         {
             if halt == Halt::Lost {
-                return end_hard(running).await;
+                return end_hard(journal, call, running).await;
             }
             halted = Some(halt);
             cancel.cancel();
@@ -317,7 +317,7 @@ async fn execute(
         let due = deltas.due().filter(|_| halted.is_none());
         tokio::select! {
             biased;
-            () = control.lost.cancelled() => return end_hard(running).await,
+            () = control.lost.cancelled() => return end_hard(journal, call, running).await,
             () = control.stop.cancelled(), if halted.is_none() => {
                 halted = Some(Halt::Stopped);
                 cancel.cancel();
@@ -334,6 +334,17 @@ async fn execute(
     while let Ok(text) = pieces.try_recv() {
         deltas.push(Record::CallOutput { call_id: call.id.clone(), text });
     }
+    let mut records = deltas.take();
+    records.push(finished(call, outcome));
+    journal.write(records).await?;
+    match halted {
+        Some(halt) => Err(halt),
+        None => Ok(()),
+    }
+}
+
+/// The record of how a tool ended.
+fn finished(call: &ToolCall, outcome: Result<ToolOutcome, tokio::task::JoinError>) -> Record {
     let (state, mut result) = match outcome {
         Ok(ToolOutcome::Succeeded(text)) => (CallState::Succeeded, text),
         Ok(ToolOutcome::Failed(text)) => (CallState::Failed, text),
@@ -342,19 +353,23 @@ async fn execute(
         Err(error) => (CallState::Unknown, format!("The tool broke down: {error}")),
     };
     limit(&mut result, limits::TOOL_RESULT_BYTES_MAX);
-    let mut records = deltas.take();
-    records.push(Record::CallFinished { call_id: call.id.clone(), state, result });
-    journal.write(records).await?;
-    match halted {
-        Some(halt) => Err(halt),
-        None => Ok(()),
-    }
+    Record::CallFinished { call_id: call.id.clone(), state, result }
 }
 
-/// Somebody else may go on with this session: the tool gets no grace, and nothing is written.
-async fn end_hard(running: tokio::task::JoinHandle<ToolOutcome>) -> Result<(), Halt> {
-    running.abort();
-    let _ = running.await;
+/// Somebody else may go on with this session: the tool gets no grace, and nothing is written. What
+/// had ended by itself is known, and left for whoever goes on.
+async fn end_hard(
+    journal: &mut Journal,
+    call: &ToolCall,
+    running: tokio::task::JoinHandle<ToolOutcome>,
+) -> Result<(), Halt> {
+    if running.is_finished() {
+        let outcome = running.await;
+        journal.keep(vec![finished(call, outcome)]);
+    } else {
+        running.abort();
+        let _ = running.await;
+    }
     Err(Halt::Lost)
 }
 

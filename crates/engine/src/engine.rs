@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Models, Scope};
 use crate::control::Controls;
+use crate::late::{self, Looks};
 use crate::lease::Leases;
 use crate::live::{self, Hub, RunCursor, Stream};
 use crate::patience::Noise;
@@ -79,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) loop_broken: AtomicBool,
     /// How many turns there are, or may be in a moment.
     pub(crate) places: Places,
+    /// Sessions in which a look is taken at what arrived late.
+    pub(crate) looks: Looks,
     /// What was said of a store that fails.
     pub(crate) noise: Noise,
     /// When this node started.
@@ -161,6 +164,7 @@ impl Engine {
             idle: Notify::new(),
             loop_broken: AtomicBool::new(false),
             places: Places::default(),
+            looks: Looks::default(),
             noise: Noise::default(),
             started_at: now,
             store,
@@ -192,6 +196,7 @@ impl Engine {
         if shared.config.scope == Scope::All {
             shared.tasks.spawn(wake::tidy(Arc::clone(&shared)));
             shared.tasks.spawn(retain::run(Arc::clone(&shared)));
+            shared.tasks.spawn(recover::watch_parked(Arc::clone(&shared)));
         }
         shared.tasks.spawn(wake::presence(Arc::clone(&shared), presence_changes));
         Ok(Self { shared })
@@ -503,6 +508,7 @@ impl Engine {
         after: Option<u64>,
         viewer: bool,
     ) -> Result<Stream, StorageError> {
+        late::ask(&self.shared, key);
         let store = Arc::clone(&self.shared.store);
         Stream::session(store, &self.shared.hub, key, after, viewer).await
     }
@@ -528,6 +534,12 @@ impl Engine {
     /// A storage failure.
     pub async fn interrupted_virtually(&self, run: &Run) -> Result<bool, StorageError> {
         recover::nobody_works(&self.shared, run).await
+    }
+
+    /// Somebody reads a session: if more of an interrupted turn of it may have arrived since, it is
+    /// looked at. Does not wait; what is found is published like anything else.
+    pub fn look_late(&self, key: &SessionKey) {
+        late::ask(&self.shared, key);
     }
 
     /// What can be observed about the node that holds, or held, a run.

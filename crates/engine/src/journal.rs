@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use everturn_core::Timestamp;
 use everturn_core::event::Record;
+use everturn_core::late::LateRecord;
+use everturn_store::op::Deposit;
 use everturn_store::{Fence, OpError, Refusal, StorageError, TurnLease};
 use tokio::time::Instant;
 
 use crate::control::TurnControl;
 use crate::engine::Shared;
+use crate::late;
 use crate::patience::Patience;
 
 /// Why a turn cannot go on.
@@ -32,12 +35,35 @@ pub(crate) struct Journal {
     control: TurnControl,
     /// Writes that are committed.
     writes: u64,
+    /// What could not be written any more, because the turn is somebody else's.
+    unwritten: Vec<LateRecord>,
 }
 
 impl Journal {
     pub(crate) fn new(shared: Arc<Shared>, fence: Fence, control: TurnControl) -> Self {
         let lease = TurnLease::new(Arc::clone(&shared.store), fence);
-        Self { shared, lease, control, writes: 0 }
+        Self { shared, lease, control, writes: 0, unwritten: Vec::new() }
+    }
+
+    /// Whether nothing was written since the claim.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.writes == 0
+    }
+
+    /// Keeps records that the turn held when it was lost: see [`Journal::leave`].
+    pub(crate) fn keep(&mut self, records: Vec<Record>) {
+        self.unwritten.extend(late::worth(records));
+    }
+
+    /// The turn was taken from this node: what it still held is left beside its run, where it
+    /// touches nothing (promise P11), and said to be all.
+    pub(crate) fn leave(mut self) {
+        let fence = self.lease.fence();
+        let (key, run_id) = (fence.session().clone(), fence.run_id().clone());
+        let node = self.shared.config.node.clone();
+        self.unwritten.push(LateRecord::Sealed);
+        let deposit = Deposit { key, run_id, node, first: 1, records: self.unwritten };
+        late::leave(&self.shared, deposit);
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -59,10 +85,21 @@ impl Journal {
                     self.writes = number;
                     return Ok(());
                 }
-                Err(OpError::Refused(refusal)) => return Err(halt(&refusal)),
+                Err(OpError::Refused(refusal)) => {
+                    let halt = halt(&refusal);
+                    if halt == Halt::Lost {
+                        self.keep(records);
+                    }
+                    return Err(halt);
+                }
                 // The number makes it safe: what was committed although its answer was lost is
                 // known again, and what was not is written now.
-                Err(OpError::Storage(error)) => self.wait_for_store(&error, &mut wait).await?,
+                Err(OpError::Storage(error)) => {
+                    if let Err(halt) = self.wait_for_store(&error, &mut wait).await {
+                        self.keep(records);
+                        return Err(halt);
+                    }
+                }
             }
         }
     }

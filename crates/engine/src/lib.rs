@@ -3,7 +3,7 @@
 //! Start with [`turn`], which reads as the story of a turn. [`wake`] has the closed enum of
 //! everything that can wake a session and the one loop that reacts to it. [`journal`] is the one
 //! place where a turn's records are written. [`recover`] is what opening the engine does first.
-//! [`live`] is how anybody reads while it happens. [`retain`] prunes what nobody needs one by one any
+//! [`late`] is what it may still learn afterwards. [`live`] is how anybody reads while it happens. [`retain`] prunes what nobody needs one by one any
 //! more.
 
 mod calls;
@@ -11,6 +11,7 @@ mod config;
 mod control;
 pub mod engine;
 mod journal;
+mod late;
 mod lease;
 pub mod live;
 mod patience;

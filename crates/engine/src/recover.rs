@@ -6,13 +6,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use everturn_core::recovery::{Decision, Parked};
 use everturn_core::{
-    AutoContinueWhen, Evidence, NodeId, Run, RunState, Session, SessionKey, Timestamp, limits,
-    recovery,
+    Evidence, NodeId, Run, RunState, Session, SessionKey, Timestamp, limits, recovery,
 };
-use everturn_store::op::{EndNode, Interrupt, Prune, Reconsider, RegisterNode};
+use everturn_store::op::{CloseUndecided, EndNode, Interrupt, Prune, Reconsider, RegisterNode};
 use everturn_store::read::Work;
 use everturn_store::rows::Node;
 use everturn_store::{OpError, StorageError, Store, execute};
@@ -21,6 +21,7 @@ use futures::StreamExt as _;
 use crate::config::Scope;
 use crate::control::TurnControl;
 use crate::engine::Shared;
+use crate::late;
 
 /// Interruptions recorded at the same time, so that they share commits.
 const CONCURRENT: usize = 256;
@@ -220,25 +221,95 @@ async fn record(
     Ok(())
 }
 
-/// Continues what waited for a viewer, if anything did: one is there.
+/// Decides again about what waited for a viewer, or for another reason that may have passed: a viewer
+/// is there.
 pub(crate) async fn on_view(shared: &Shared, key: &SessionKey) -> Result<(), OpError> {
     let Some(view) = shared.store.session(key).await? else { return Ok(()) };
-    let Some(run_id) = view.session.interrupted else { return Ok(()) };
-    if view.session.policy.auto_continue.when != AutoContinueWhen::OnView {
+    match view.interrupted {
+        Some(run) => reconsider(shared, key, &run, true).await,
+        None => Ok(()),
+    }
+}
+
+async fn reconsider(
+    shared: &Shared,
+    key: &SessionKey,
+    run: &Run,
+    viewed: bool,
+) -> Result<(), OpError> {
+    // Asked of every session that somebody opens: the usual answer costs no write.
+    if run.parked.is_some_and(|parked| !parked.may_pass()) {
         return Ok(());
     }
-    let Some(run) = shared.store.run(&run_id).await? else { return Ok(()) };
-    let viewed = ContinueViewed {
+    let op = Reconsider {
         key: key.clone(),
-        run_id,
-        may_continue: may_continue(shared, &run),
-        model_here: model_here(shared, key, &run).await?,
+        run_id: run.id.clone(),
+        may_continue: may_continue(shared, run),
+        model_here: model_here(shared, key, run).await?,
         loop_broken: shared.loop_broken.load(Ordering::SeqCst),
+        viewed,
     };
-    if let Some(decision) = execute(&*shared.store, viewed).await?.decision {
-        tracing::info!(session = %key, run = %run.id, ?decision, "an interrupted turn is viewed");
+    if let Some(decision) = execute(&*shared.store, op).await?.decision {
+        tracing::info!(session = %key, run = %run.id, ?decision, "an interrupted turn was looked at again");
     }
     Ok(())
+}
+
+/// How often parked turns are gone through.
+const PARKED_EVERY: Duration = Duration::from_secs(60);
+/// Parked turns read in one go.
+const PARKED_PAGE: u32 = 256;
+
+/// Goes through the turns that wait for a decision: at the start those whose reason may have passed
+/// are decided again, later those whose model was missing; and what nobody decided about in time is
+/// closed. Late journals that are too old are given up.
+pub(crate) async fn watch_parked(shared: Arc<Shared>) {
+    let mut first = true;
+    loop {
+        if let Err(error) = parked(&shared, first).await {
+            tracing::warn!(%error, "cannot go through the turns that wait for a decision; trying again");
+        } else {
+            first = false;
+        }
+        if let Err(error) = late::give_up_old(&shared).await {
+            shared.noise.say("cannot look for late records; trying again", &error);
+        }
+        tokio::select! {
+            () = shared.closed.cancelled() => return,
+            () = tokio::time::sleep(PARKED_EVERY) => {}
+        }
+    }
+}
+
+async fn parked(shared: &Shared, at_start: bool) -> Result<(), OpError> {
+    let mut after = None;
+    loop {
+        let page = shared.store.parked(after.as_ref(), PARKED_PAGE).await?;
+        let now = shared.store.clock().now();
+        for (key, run) in &page {
+            let waited_ms = run.ended_at.map_or(0, |at| now.since_ms(at));
+            if waited_ms > limits::DECISION_S * 1_000 {
+                let close = CloseUndecided { key: key.clone(), run_id: run.id.clone() };
+                if execute(&*shared.store, close).await? {
+                    tracing::info!(session = %key, run = %run.id, "nobody decided about an interrupted turn in time");
+                }
+                continue;
+            }
+            let due = match run.parked {
+                Some(Parked::ModelMissing) => true,
+                Some(parked) => at_start && parked.may_pass(),
+                None => false,
+            };
+            if due && !shared.is_draining() {
+                let viewed = viewed(shared, key).await?;
+                reconsider(shared, key, run, viewed).await?;
+            }
+        }
+        match page.last() {
+            Some((last, _)) if page.len() >= PARKED_PAGE as usize => after = Some(last.clone()),
+            _ => return Ok(()),
+        }
+    }
 }
 
 /// Whether this node continues turns that it did not start.

@@ -98,7 +98,10 @@ async fn take(
         let due = deltas.due();
         let event = tokio::select! {
             biased;
-            () = control.lost.cancelled() => return StepEnd::Halted(Halt::Lost),
+            () = control.lost.cancelled() => {
+                journal.keep(deltas.take());
+                return StepEnd::Halted(Halt::Lost);
+            }
             () = control.stop.cancelled() => break StepEnd::Halted(Halt::Stopped),
             event = stream.next() => event,
             () = sleep_until(due) => continue,

@@ -11,7 +11,7 @@ use std::time::Instant;
 use everturn_agent::provider::{ModelReply, ModelRequest, Provider};
 use everturn_core::event::{End, Event, Record};
 use everturn_core::{
-    CallId, Effect, Failure, NewCall, Role, Run, Session, SessionKey, TerminalState, view,
+    CallId, Effect, Failure, NewCall, Role, Run, RunState, Session, SessionKey, TerminalState, view,
 };
 use everturn_store::op::{Claim, Claimed, ClaimedTurn};
 use everturn_store::{OpError, Refusal, execute};
@@ -124,38 +124,52 @@ async fn run(shared: &Arc<Shared>, control: &TurnControl, turn: ClaimedTurn) {
             tracing::warn!(%session, %run, "the turn was ended, because this node leaves");
         } else {
             tracing::warn!(%session, %run, "the turn is another node's now");
+            journal.leave();
         }
         return;
     };
-    let state = settle(&mut journal, &turn, record).await;
-    let state = state.map_or("lost", TerminalState::as_str);
+    let settled = settle(&mut journal, &turn, record).await;
+    let state = match settled {
+        Settled::Ended(state) => state.as_str(),
+        Settled::HandedOver => RunState::HandedOver.as_str(),
+        Settled::Lost => "lost",
+    };
+    if matches!(settled, Settled::Lost) && !control.abandoned.is_cancelled() {
+        journal.leave();
+    }
     metrics::counter!("everturn_turns_ended_total", "state" => state).increment(1);
     metrics::histogram!("everturn_turn_seconds").record(began.elapsed().as_secs_f64());
 }
 
+/// What became of a turn whose last record was written.
+enum Settled {
+    Ended(TerminalState),
+    HandedOver,
+    /// It was not: the turn is somebody else's.
+    Lost,
+}
+
 /// Writes the terminal record. A stop that was recorded first wins over the answer.
-async fn settle(
-    journal: &mut Journal,
-    turn: &Turn<'_>,
-    mut record: Record,
-) -> Option<TerminalState> {
+async fn settle(journal: &mut Journal, turn: &Turn<'_>, mut record: Record) -> Settled {
     loop {
         let state = match &record {
             Record::End(End::Completed { .. }) => Some(TerminalState::Completed),
-            Record::End(End::Failed { .. }) => Some(TerminalState::Failed),
+            Record::End(End::Failed { .. } | End::Unprepared { .. }) => Some(TerminalState::Failed),
             Record::End(End::Cancelled { .. }) => Some(TerminalState::Cancelled),
             _ => None,
         };
         let halt = match journal.write(vec![record]).await {
-            Ok(()) => return state,
+            Ok(()) => return state.map_or(Settled::HandedOver, Settled::Ended),
             Err(halt) => halt,
         };
         // Each of these can happen once: the record that takes its place is always accepted.
-        record = match halt {
-            Halt::Stopped if state != Some(TerminalState::Cancelled) => turn.halted(halt)?,
-            Halt::Bug(_) if state != Some(TerminalState::Failed) => turn.halted(halt)?,
-            _ => return None,
+        let next = match halt {
+            Halt::Stopped if state != Some(TerminalState::Cancelled) => turn.halted(halt),
+            Halt::Bug(_) if state != Some(TerminalState::Failed) => turn.halted(halt),
+            _ => None,
         };
+        let Some(next) = next else { return Settled::Lost };
+        record = next;
     }
 }
 
@@ -175,7 +189,7 @@ impl Turn<'_> {
         let key = self.session.key();
         let provider = match shared.config.models.provider(&self.run.model).await {
             Ok(provider) => provider,
-            Err(failure) => return Ok(self.failed(failure)),
+            Err(failure) => return Ok(self.failed_at(journal, failure)),
         };
         if self.run.continues.is_some() {
             calls::adopt(shared, journal, control, self.run).await?;
@@ -188,7 +202,7 @@ impl Turn<'_> {
             self.boundary()?;
             let request = match self.request(&*provider, &key).await? {
                 Ok(request) => request,
-                Err(failure) => return Ok(self.failed(failure)),
+                Err(failure) => return Ok(self.failed_at(journal, failure)),
             };
             let (end, said) = step::ask(shared, journal, control, &*provider, request).await;
             self.said = said;
@@ -201,7 +215,7 @@ impl Turn<'_> {
                     journal.write(vec![step]).await?;
                     self.said = Said::default();
                 }
-                StepEnd::Failed(failure) => return Ok(self.failed(failure)),
+                StepEnd::Failed(failure) => return Ok(self.failed_at(journal, failure)),
                 StepEnd::Halted(halt) => return Err(halt),
             }
         }
@@ -305,6 +319,16 @@ impl Turn<'_> {
         let reasoning = self.said.reasoning();
         let text = self.said.text.clone();
         Record::End(End::Completed { text, reasoning, usage: reply.usage })
+    }
+
+    /// A failure ends the turn. A continuation that failed before it had done anything (no key, no
+    /// such model, a provider that refuses) spends no attempt: it can be tried again.
+    fn failed_at(&self, journal: &Journal, failure: Failure) -> Record {
+        let begun = self.run.last_seq > 1 || !journal.is_untouched();
+        if self.run.continues.is_some() && !begun {
+            return Record::End(End::Unprepared { failure });
+        }
+        self.failed(failure)
     }
 
     fn failed(&self, failure: Failure) -> Record {

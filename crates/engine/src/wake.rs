@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::config::Scope;
 use crate::control::TurnControl;
 use crate::engine::Shared;
-use crate::{lease, recover, turn};
+use crate::{late, lease, recover, turn};
 
 /// What can wake the loop.
 enum Wake {
@@ -255,6 +255,9 @@ pub(crate) async fn tick(shared: Arc<Shared>) {
             looked = tokio::time::Instant::now();
             if let Err(error) = look(&shared).await {
                 shared.noise.say("cannot look for work; trying again", &error);
+            }
+            if let Err(error) = late::poll(&shared).await {
+                shared.noise.say("cannot look for late records; trying again", &error);
             }
         }
     }

@@ -6,6 +6,7 @@ mod bench;
 mod controls;
 mod interruptions;
 mod journal;
+mod late;
 mod limits;
 mod nodes;
 mod reading;

@@ -291,6 +291,7 @@ pub(super) async fn messages(
     query.finish()?;
     let key = key(&caller.principal, session);
     super::require_not_deleted(&server, &key).await?;
+    server.engine().look_late(&key);
     let (rows, has_more) = server.engine().read().messages(&key, window, limit).await?;
     Ok(JsonReply(Page { data: rows.iter().map(Message::from).collect(), has_more }))
 }

@@ -1,5 +1,6 @@
 //! Controls of people: stop, cancel, decide. Each names what it aims at.
 
+use everturn_core::recovery::Parked;
 use everturn_core::{InputKind, InputStatus, Run, RunState, Stop as StopMark};
 
 use super::admit::withdraw;
@@ -27,7 +28,13 @@ pub(super) fn cancel(
     }
     withdraw(tx, journal, &mut session, &mut input, "withdrawn")?;
     if input.kind == InputKind::Continuation {
-        // The interruption is there again for a person to decide about.
+        // The interruption is there again for a person to decide about, and for nobody else.
+        if let Some(id) = &input.continues
+            && let Some(mut run) = tx.run(id)?
+        {
+            run.parked = Some(Parked::Withdrawn);
+            tx.put_run(&run)?;
+        }
         session.interrupted.clone_from(&input.continues);
         journal.emit_session(tx, &mut session)?;
     }

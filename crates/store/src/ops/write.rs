@@ -410,7 +410,8 @@ impl Turn<'_, '_, '_> {
         let Some(mut before) = before else {
             return Err(Refusal::BadRecord("it goes on from nothing").into());
         };
-        if self.run.step_seq != self.run.last_seq {
+        // Its journal has its beginning and nothing else.
+        if self.run.last_seq != 1 {
             return Err(Refusal::BadRecord("the continuation has begun").into());
         }
         self.run.error = Some(failure.clone());
