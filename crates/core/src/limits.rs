@@ -58,6 +58,8 @@ pub const LATE_GRACE_S: u64 = 30;
 pub const LATE_RECORDS_MAX: usize = 10_000;
 /// Bytes of their texts.
 pub const LATE_BYTES_MAX: usize = 4 << 20;
+/// Seconds that a phase of a turn may go without progress, unless set otherwise.
+pub const WATCHDOG_S: u64 = 600;
 /// Seconds that an interrupted turn waits for a person's decision.
 pub const DECISION_S: u64 = 86_400;
 /// Events of one run that is imported.

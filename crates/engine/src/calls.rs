@@ -12,6 +12,7 @@ use everturn_store::StorageError;
 use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::config::Asking;
 use crate::control::TurnControl;
@@ -21,6 +22,9 @@ use crate::patience::Patience;
 
 /// How often a waiting turn looks whether another process took an answer.
 const LOOK: Duration = Duration::from_millis(500);
+/// How long a tool has to end when the watchdog tells it to. (The supervisor of a command gives its
+/// processes less.)
+const ENDING: Duration = Duration::from_secs(10);
 /// Characters of arguments that a question shows.
 const QUESTION_CHARS: usize = 2_000;
 
@@ -303,6 +307,10 @@ async fn execute(
     let mut running = tokio::spawn(async move { tool.run(invocation).await });
     let mut deltas = Deltas::new(shared.config.coalesce);
     let mut halted: Option<Halt> = None;
+    let watchdog = shared.config.watchdog.tool;
+    let mut heard = Instant::now();
+    // Ended by the watchdog, and given a moment to say how it ended.
+    let mut silent = false;
     let outcome = loop {
         if deltas.is_due()
             && halted.is_none()
@@ -323,7 +331,22 @@ async fn execute(
                 cancel.cancel();
             }
             outcome = &mut running => break outcome,
+            () = tokio::time::sleep_until(heard + watchdog), if !silent => {
+                tracing::warn!(session = %key, call = %call.id, "the watchdog ends a silent tool");
+                metrics::counter!("everturn_watchdog_total", "phase" => "tool").increment(1);
+                silent = true;
+                heard = Instant::now();
+                cancel.cancel();
+            }
+            // It did not even end when it was told to.
+            () = tokio::time::sleep_until(heard + ENDING), if silent => {
+                running.abort();
+                break (&mut running).await;
+            }
             Some(text) = pieces.recv() => {
+                if !silent {
+                    heard = Instant::now();
+                }
                 if halted.is_none() {
                     deltas.push(Record::CallOutput { call_id: call.id.clone(), text });
                 }
@@ -335,11 +358,30 @@ async fn execute(
         deltas.push(Record::CallOutput { call_id: call.id.clone(), text });
     }
     let mut records = deltas.take();
+    let outcome = if silent { Ok(after_silence(outcome, watchdog)) } else { outcome };
     records.push(finished(call, outcome));
     journal.write(records).await?;
     match halted {
         Some(halt) => Err(halt),
         None => Ok(()),
+    }
+}
+
+/// What is told of a tool that the watchdog ended: how it ended, and why.
+fn after_silence(
+    outcome: Result<ToolOutcome, tokio::task::JoinError>,
+    limit: Duration,
+) -> ToolOutcome {
+    let why =
+        format!("[The watchdog ended this call: it had said nothing for {} s.]\n", limit.as_secs());
+    match outcome {
+        Ok(ToolOutcome::Succeeded(text)) => ToolOutcome::Succeeded(why + &text),
+        Ok(ToolOutcome::Failed(text)) => ToolOutcome::Failed(why + &text),
+        Ok(ToolOutcome::NotRun(text)) => ToolOutcome::NotRun(why + &text),
+        Ok(ToolOutcome::Unknown(text)) => ToolOutcome::Unknown(why + &text),
+        Err(_) => ToolOutcome::Unknown(
+            why + "It did not end by itself; what it did until then is not known.",
+        ),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use everturn_agent::provider::Provider;
 use everturn_agent::tool::Registry;
-use everturn_core::{Failure, InputId, NodeId, SessionKey, limits};
+use everturn_core::{AutoContinue, Failure, InputId, NodeId, SessionKey, limits};
 
 /// Which sessions a node works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +38,27 @@ pub trait Models: Send + Sync + 'static {
 
     /// `provider/name` for sessions that name none.
     fn default_model(&self) -> String;
+}
+
+/// How long each phase of a turn may go without progress before the watchdog ends it and says so. A
+/// heartbeat proves a process, not progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watchdog {
+    /// A model request of which nothing comes, waits between tries apart. Providers have shorter
+    /// limits of their own; this one holds for whatever they forget.
+    pub model: Duration,
+    /// A tool that neither says anything nor ends.
+    pub tool: Duration,
+    /// A store that does not take a record: the turn is let go, and recorded as interrupted when
+    /// the store is back.
+    pub store: Duration,
+}
+
+impl Default for Watchdog {
+    fn default() -> Self {
+        let limit = Duration::from_secs(limits::WATCHDOG_S);
+        Self { model: limit, tool: limit, store: limit }
+    }
 }
 
 /// An engine's settings.
@@ -84,6 +105,10 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// Interrupted starts in a row that open the loop breaker, and the longest gap between two.
     pub loop_breaker: (usize, Duration),
+    /// What follows from interruptions in sessions that nobody gave a policy.
+    pub auto_continue: AutoContinue,
+    /// How long each phase of a turn may go without progress.
+    pub watchdog: Watchdog,
     /// How long after the end of their run token events are kept one by one; `None`: for ever.
     pub retention: Option<Duration>,
     /// How long deltas may wait to share a commit with others.
@@ -117,6 +142,8 @@ impl Config {
             sessions_max: 100_000,
             drain_timeout: Duration::from_secs(30),
             loop_breaker: (3, Duration::from_secs(300)),
+            auto_continue: AutoContinue::default(),
+            watchdog: Watchdog::default(),
             retention: Some(Duration::from_secs(limits::TOKEN_EVENT_DAYS * 86_400)),
             coalesce: Duration::from_millis(10),
             retry: everturn_agent::retry::RetryPolicy::default(),

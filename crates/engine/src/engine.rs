@@ -269,6 +269,7 @@ impl Engine {
             metadata,
             queue_max: config.queue_max,
             sessions_max: config.sessions_max,
+            auto_continue: config.auto_continue,
             claimer,
         };
         let admitted = execute(&*self.shared.store, admit).await?;
@@ -534,6 +535,12 @@ impl Engine {
     /// A storage failure.
     pub async fn interrupted_virtually(&self, run: &Run) -> Result<bool, StorageError> {
         recover::nobody_works(&self.shared, run).await
+    }
+
+    /// The policy of a session for which nobody says anything else.
+    #[must_use]
+    pub fn default_policy(&self) -> Policy {
+        Policy { auto_continue: self.shared.config.auto_continue, ..Policy::default() }
     }
 
     /// Somebody reads a session: if more of an interrupted turn of it may have arrived since, it is

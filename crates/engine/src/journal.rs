@@ -79,8 +79,13 @@ impl Journal {
         }
         let mut wait = Patience::default();
         let number = self.writes + 1;
+        let given_up = Instant::now() + self.shared.config.watchdog.store;
         loop {
-            match self.lease.write(number, records.clone()).await {
+            let write = self.lease.write(number, records.clone());
+            let Ok(written) = tokio::time::timeout_at(given_up, write).await else {
+                return Err(self.give_up(records));
+            };
+            match written {
                 Ok(_) => {
                     self.writes = number;
                     return Ok(());
@@ -94,6 +99,9 @@ impl Journal {
                 }
                 // The number makes it safe: what was committed although its answer was lost is
                 // known again, and what was not is written now.
+                Err(OpError::Storage(_)) if Instant::now() >= given_up => {
+                    return Err(self.give_up(records));
+                }
                 Err(OpError::Storage(error)) => {
                     if let Err(halt) = self.wait_for_store(&error, &mut wait).await {
                         self.keep(records);
@@ -102,6 +110,16 @@ impl Journal {
                 }
             }
         }
+    }
+
+    /// The store has not taken a record for as long as the watchdog allows: the turn lets go. What
+    /// it holds is left for later; the interruption is recorded by whoever finds the run.
+    fn give_up(&mut self, records: Vec<Record>) -> Halt {
+        let after_s = self.shared.config.watchdog.store.as_secs();
+        tracing::error!(run = %self.control.run_id, after_s, "the store takes no record; the turn lets go");
+        metrics::counter!("everturn_watchdog_total", "phase" => "store").increment(1);
+        self.keep(records);
+        Halt::Lost
     }
 
     async fn wait_for_store(&self, error: &StorageError, wait: &mut Patience) -> Result<(), Halt> {

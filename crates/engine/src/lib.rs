@@ -21,5 +21,5 @@ mod step;
 mod turn;
 mod wake;
 
-pub use config::{Asking, Config, Models, Scope};
+pub use config::{Asking, Config, Models, Scope, Watchdog};
 pub use engine::{Engine, EngineError, NewSession, OpenError, Submission};

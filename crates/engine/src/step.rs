@@ -2,10 +2,14 @@
 
 use everturn_agent::provider::{Cut, ModelEvent, ModelReply, ModelRequest, ModelStream, Provider};
 use everturn_agent::provider::{ProviderError, ProviderErrorKind};
-use everturn_agent::retry::request_with_retry;
+use everturn_agent::retry::{RetryNotice, request_with_retry};
 use everturn_core::event::Record;
 use everturn_core::{Failure, limits};
 use futures::StreamExt as _;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::control::TurnControl;
 use crate::engine::Shared;
@@ -61,14 +65,21 @@ pub(crate) async fn ask(
     request: ModelRequest,
 ) -> (StepEnd, Said) {
     let mut said = Said::default();
-    let mut retries = 0_u32;
-    let mut on_retry = |_notice| retries += 1;
+    let retries = AtomicU32::new(0);
+    let (progress, seen) = watch::channel(Instant::now());
+    let mut on_retry = |notice: RetryNotice| {
+        retries.fetch_add(1, Ordering::Relaxed);
+        // The pause before the next try is not the model's silence.
+        progress.send_replace(Instant::now() + notice.wait);
+    };
     let sent = tokio::select! {
         biased;
         () = control.lost.cancelled() => return (StepEnd::Halted(Halt::Lost), said),
         () = control.stop.cancelled() => return (StepEnd::Halted(Halt::Stopped), said),
         sent = request_with_retry(provider, &request, &shared.config.retry, &mut on_retry) => sent,
+        () = silent(seen, shared.config.watchdog.model) => Err(not_a_word(shared)),
     };
+    let retries = retries.into_inner();
     if retries > 0 {
         metrics::counter!("everturn_model_retries_total").increment(u64::from(retries));
     }
@@ -89,6 +100,7 @@ async fn take(
 ) -> StepEnd {
     let mut deltas = Deltas::new(shared.config.coalesce);
     let mut bytes = 0_usize;
+    let mut heard = Instant::now();
     let end = loop {
         if deltas.is_due()
             && let Err(halt) = said.write(journal, &mut deltas).await
@@ -96,6 +108,7 @@ async fn take(
             return StepEnd::Halted(halt);
         }
         let due = deltas.due();
+        let silent_at = heard + shared.config.watchdog.model;
         let event = tokio::select! {
             biased;
             () = control.lost.cancelled() => {
@@ -105,7 +118,9 @@ async fn take(
             () = control.stop.cancelled() => break StepEnd::Halted(Halt::Stopped),
             event = stream.next() => event,
             () = sleep_until(due) => continue,
+            () = tokio::time::sleep_until(silent_at) => Some(Err(not_a_word(shared))),
         };
+        heard = Instant::now();
         if let Some(Ok(ModelEvent::Text(text) | ModelEvent::Reasoning(text))) = &event {
             bytes += text.len();
             if bytes > limits::ANSWER_BYTES_MAX {
@@ -165,6 +180,29 @@ fn done(reply: ModelReply) -> StepEnd {
             hint: Some("ask for less at once, or raise the model's output limit".to_owned()),
         }),
         Some(Cut::Length) | None => StepEnd::Answered(reply),
+    }
+}
+
+/// Ends when nothing was heard for longer than a limit.
+async fn silent(seen: watch::Receiver<Instant>, limit: Duration) {
+    loop {
+        let due = *seen.borrow() + limit;
+        if due <= Instant::now() {
+            return;
+        }
+        tokio::time::sleep_until(due).await;
+    }
+}
+
+/// The watchdog ends a model request.
+fn not_a_word(shared: &Shared) -> ProviderError {
+    let after_s = shared.config.watchdog.model.as_secs();
+    tracing::warn!(after_s, "the watchdog ends a silent model request");
+    metrics::counter!("everturn_watchdog_total", "phase" => "model").increment(1);
+    ProviderError {
+        kind: ProviderErrorKind::Stalled,
+        message: format!("the watchdog ended the request: nothing came of it for {after_s} s"),
+        retry_after: None,
     }
 }
 

@@ -8,15 +8,15 @@ use std::time::Duration;
 use everturn_agent::supervisor::Supervised;
 use everturn_agent::tool::{self, Registry};
 use everturn_agent::workspace::Workspace;
-use everturn_core::InputId;
-use everturn_engine::{Asking, Config, Engine, OpenError, Scope};
+use everturn_core::{AutoContinue, AutoContinueWhen, InputId};
+use everturn_engine::{Asking, Config, Engine, OpenError, Scope, Watchdog};
 use everturn_sqlite::{OpenOptions, SqliteStore};
 use everturn_store::SystemClock;
 
 use crate::error::{CliError, Fault, Result};
 use crate::home::Home;
 use crate::models::NodeModels;
-use crate::settings::kinds::Fsync;
+use crate::settings::kinds::{Fsync, Moment, Switch};
 use crate::settings::{Settings, absolute};
 
 /// What every session begins with. Short, and the same from turn to turn, so that providers' caches
@@ -118,6 +118,20 @@ pub(crate) async fn engine(
         settings.loop_breaker_starts.value.as_usize(),
         settings.loop_breaker_window_s.value.seconds(),
     );
+    config.auto_continue = AutoContinue {
+        enabled: settings.auto_continue.value == Switch::On,
+        when: match settings.auto_continue_when.value {
+            Moment::OnStart => AutoContinueWhen::OnStart,
+            Moment::OnView => AutoContinueWhen::OnView,
+        },
+        max_attempts: settings.auto_continue_attempts.value.as_u32(),
+        window_s: settings.auto_continue_window_s.value.0,
+    };
+    config.watchdog = Watchdog {
+        model: settings.watchdog_model_s.value.seconds(),
+        tool: settings.watchdog_tool_s.value.seconds(),
+        store: settings.watchdog_store_s.value.seconds(),
+    };
     // 0 is for ever.
     let retention = settings.retention_token_events_s.value.seconds();
     config.retention = (!retention.is_zero()).then_some(retention);

@@ -137,6 +137,7 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
                 metadata: (c % 7 == 0).then(|| "{\"m\":1}".to_owned()),
                 queue_max: 5,
                 sessions_max: 2,
+                auto_continue: AutoContinue { enabled: c % 5 != 0, ..AutoContinue::default() },
                 claimer: (c % 4 == 0).then_some(claimer),
             })
         }

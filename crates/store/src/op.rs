@@ -7,8 +7,8 @@ use everturn_core::digest::Digest;
 use everturn_core::event::{EventHead, Record};
 use everturn_core::late::{LateRecord, Look};
 use everturn_core::{
-    Choice, Content, Evidence, Input, InputId, Mode, NodeId, Policy, Principal, Prompt, PromptId,
-    RequestId, Run, RunId, Session, SessionId, SessionKey, Timestamp, TokenId,
+    AutoContinue, Choice, Content, Evidence, Input, InputId, Mode, NodeId, Policy, Principal,
+    Prompt, PromptId, RequestId, Run, RunId, Session, SessionId, SessionKey, Timestamp, TokenId,
 };
 
 use crate::error::{OpError, StorageError, StorageErrorKind};
@@ -210,6 +210,8 @@ ops! {
         queue_max: u32,
         /// Sessions that the principal may have.
         sessions_max: u64,
+        /// What follows from interruptions in a session that this creates.
+        auto_continue: AutoContinue,
         /// Claim the turn in the same transaction, if nothing runs or waits before it and the
         /// session is free: one sync instead of two until the model is asked. The turn then comes
         /// with [`Signal::Claimed`].

@@ -181,6 +181,26 @@ words! {
 }
 
 words! {
+    /// Whether something happens by itself.
+    Switch {
+        /// It does.
+        On = "on",
+        /// It does not.
+        Off = "off",
+    }
+}
+
+words! {
+    /// When an interrupted turn goes on by itself.
+    Moment {
+        /// As soon as its interruption is recorded.
+        OnStart = "on_start",
+        /// When a viewer is there.
+        OnView = "on_view",
+    }
+}
+
+words! {
     /// How the log is written.
     LogFormat {
         /// For people.

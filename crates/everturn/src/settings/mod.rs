@@ -9,7 +9,7 @@ pub(crate) mod kinds;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use kinds::{Count, Form, Fsync, Kind, LogFormat, Names};
+use kinds::{Count, Form, Fsync, Kind, LogFormat, Moment, Names, Switch};
 
 use crate::error::{CliError, Fault, Result};
 
@@ -171,6 +171,20 @@ settings! {
         "Bytes that stay free where the store is: with less, nothing new is accepted";
     hosts: Names = "hosts", Some(""), None,
         "Host names, beside loopback's and the bound address, under which the server is reached (behind a proxy, say)";
+    auto_continue: Switch = "recovery.auto_continue", Some("on"), None,
+        "`on` or `off`: whether interrupted turns go on by themselves, in new sessions that say nothing else";
+    auto_continue_when: Moment = "recovery.when", Some("on_start"), None,
+        "`on_start` or `on_view`: at once, or when somebody looks; in new sessions that say nothing else";
+    auto_continue_attempts: Count<1, 10> = "recovery.attempts", Some("2"), None,
+        "Continuations of one turn, at most, in new sessions that say nothing else";
+    auto_continue_window_s: Count<1, 86_400> = "recovery.window_s", Some("900"), None,
+        "Seconds from a turn's last record within which it goes on by itself, in new sessions that say nothing else";
+    watchdog_model_s: Count<1, 86_400> = "watchdog.model_s", Some("600"), None,
+        "Seconds without a sign of a model request after which it is ended; more than `provider.first_event_s` and `provider.between_events_s`, which come first";
+    watchdog_tool_s: Count<1, 86_400> = "watchdog.tool_s", Some("600"), None,
+        "Seconds without output after which a tool that has not ended is ended";
+    watchdog_store_s: Count<1, 86_400> = "watchdog.store_s", Some("600"), None,
+        "Seconds that a turn waits for a store that takes no record, before it lets go and is recorded as interrupted later";
     loop_breaker_starts: Count<1, 1_000> = "recovery.loop_breaker_starts", Some("3"), None,
         "Interrupted starts in a row from which on nothing is continued by itself";
     loop_breaker_window_s: Count<1, 86_400> = "recovery.loop_breaker_window_s", Some("300"), None,
@@ -314,6 +328,17 @@ impl Settings {
             );
             return Err(CliError::new(Fault::Config, message)
                 .hint("a lease that is renewed too rarely is lost while its holder still works"));
+        }
+        let patience =
+            self.provider_first_event_s.value.0.max(self.provider_between_events_s.value.0);
+        if self.watchdog_model_s.value.0 <= patience {
+            let message = format!(
+                "watchdog.model_s ({}, from {}) must be more than provider.first_event_s and provider.between_events_s ({patience})",
+                self.watchdog_model_s.value.0, self.watchdog_model_s.source,
+            );
+            return Err(CliError::new(Fault::Config, message).hint(
+                "the watchdog is there for what the provider's own limits forget; set it above them",
+            ));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use everturn_api::page::{CursorPage, Page};
 use everturn_api::policy::{Permission, PolicyPatch};
 use everturn_api::request::{CreateSession, EndSession, PatchSession};
 use everturn_api::session::Session;
-use everturn_core::{Policy, SessionId, SessionKey, SessionState, limits};
+use everturn_core::{SessionId, SessionKey, SessionState, limits};
 use everturn_engine::NewSession;
 use everturn_store::op::SessionPatch;
 use everturn_store::read::{MessageWindow, SessionFilter};
@@ -91,7 +91,7 @@ pub(super) async fn create(
     check_title(body.title.as_deref())?;
     check_model(body.model.as_deref())?;
     check_system(body.system.as_deref())?;
-    let mut policy = Policy::default();
+    let mut policy = server.engine().default_policy();
     if let Some(patch) = &body.policy {
         check_policy(&caller, patch)?;
         patch.apply(&mut policy);

@@ -39,6 +39,7 @@ pub fn admit(key: &SessionKey, request: u32, text: &str) -> Op {
         metadata: None,
         queue_max: 100_000,
         sessions_max: 1_000_000,
+        auto_continue: everturn_core::AutoContinue::default(),
         claimer: None,
     })
 }

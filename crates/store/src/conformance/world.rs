@@ -166,6 +166,7 @@ pub(super) fn admit(key: &SessionKey, request: &str, text: &str) -> Admit {
         metadata: None,
         queue_max: 1_000,
         sessions_max: 1_000_000,
+        auto_continue: everturn_core::AutoContinue::default(),
         claimer: None,
     }
 }

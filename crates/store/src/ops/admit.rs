@@ -49,7 +49,8 @@ pub(super) fn admit(
     let mut session = match session {
         Some(session) => session,
         None => {
-            sessions::fresh(tx, journal.now(), op.key.clone(), Policy::default(), op.sessions_max)?
+            let policy = Policy { auto_continue: op.auto_continue, ..Policy::default() };
+            sessions::fresh(tx, journal.now(), op.key.clone(), policy, op.sessions_max)?
         }
     };
 

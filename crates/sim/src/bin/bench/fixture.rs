@@ -63,6 +63,7 @@ impl Writer {
             metadata: None,
             queue_max: limits::QUEUE_INPUTS_MAX * 1_000,
             sessions_max: u64::MAX >> 1,
+            auto_continue: everturn_core::AutoContinue::default(),
             claimer: None,
         };
         Ok(*execute(&*self.store, admit).await?)
