@@ -63,6 +63,9 @@ function rowItem(state, row, shownCalls) {
     images: imageCount(row),
     at: row.created_at,
     recovered: Boolean(row.recovered),
+    // Laid over what the server told, by tail.js.
+    kept: Boolean(row.kept),
+    cut: Boolean(row.kept && row.cut),
   };
   if (row.kind === "interruption") return { ...base, type: "event", variant: "interruption" };
   if (row.kind === "continuation") return { ...base, type: "event", variant: "continuation" };
@@ -117,6 +120,8 @@ function pushLive(items, state) {
     calls,
     at: live.startedAt,
     recovered: false,
+    kept: Boolean(live.kept),
+    cut: false,
     // Nothing to read yet and no tool at work: the model has been asked and is silent.
     thinking: !live.ended && !shows && !toolAtWork(state),
   });
