@@ -140,8 +140,8 @@ export function standing(state, turn) {
 
 /** How two copies of one text stand to each other, seen from the first; space at the end apart. */
 export function relation(theirs, ours) {
-  if (theirs.startsWith(ours.trimEnd())) return "ahead";
-  return ours.startsWith(theirs.trimEnd()) ? "behind" : "apart";
+  if (theirs.startsWith(ours) || theirs.trimEnd() === ours.trimEnd()) return "ahead";
+  return ours.startsWith(theirs) ? "behind" : "apart";
 }
 
 const longer = (a, b) => (b.length > a.length ? b : a);
@@ -245,29 +245,44 @@ function overlaid(state, turn, isOver) {
   // Without the beginning of the turn nothing tells the first row from a later one.
   let isAnchored = !state.hasMore || messages.some((row) => isOurs(row) && isRequest(row));
   let cursor = -1;
+  /** Ids of kept rows that have their place. */
+  const placed = new Set();
+  /** Rows behind all that the server has told. */
+  const ahead = [];
 
   for (const row of turn.rows) {
     const there = find(row);
     if (there >= 0) {
       cursor = there;
       isAnchored = true;
+      placed.add(row.id);
       if (row.role === "assistant" && messages[there].kept) merge(there, row);
       next = withProgress(next, row.calls ?? []);
       continue;
     }
     if (row.role === "user" || !isAnchored) continue;
+    if (ahead.length > 0) {
+      ahead.push(row);
+      continue;
+    }
+    // While the feed repeats the past there may be holes; a text is placed behind its predecessor only.
+    if (row.id === null && row.after !== null && !placed.has(row.after)) continue;
     next = withProgress(next, row.calls);
     const at = messages.findIndex((other, place) => place > cursor && isOurs(other) && isAnswer(other) && !known.has(other.id));
+    // Another row of a finished step, where ours has an id as well, is a later one.
+    if (at >= 0 && row.id !== null && !messages[at].recovered && !messages[at].kept) continue;
+    placed.add(row.id);
     if (at >= 0) {
       cursor = at;
       // A row of a finished step is whole. One that was read back after the fact may be short.
       if (messages[at].recovered || messages[at].kept) merge(at, row);
     } else if (isOver) {
       add(row);
-    } else if (row === turn.rows.at(-1)) {
-      overlayLive(row);
+    } else {
+      ahead.push(row);
     }
   }
+  if (ahead.length > 0) overlayLive(ahead);
   return next === state && messages === state.messages ? state : { ...next, messages };
 
   /** All that the server has of this turn from place `at` on. */
@@ -314,48 +329,67 @@ function overlaid(state, turn, isOver) {
     cursor = at;
   }
 
-  function overlayLive(row) {
+  /**
+   * The turn goes on, and `rows` are behind all rows that the server told: the first of them is what
+   * is live there, further ones are what another tab has seen beyond that.
+   */
+  function overlayLive(rows) {
     const { live } = next;
-    const anchor = row.id === null ? row.after : null;
+    const [row] = rows;
     const isLive = live?.runId === run && !live.ended;
+    if (live && !isLive && state.caughtUp) return;
     // While the feed repeats the past, the live text may be an earlier piece of the answer.
-    const isSame = isLive && (state.caughtUp || (anchor === null ? live.piece === 0 : Boolean(state.pieces[anchor])));
-    if (isSame) {
-      const how = relation(live.text, row.text);
-      if (how === "apart") {
-        if (state.caughtUp) put(messages.length, 0, { ...rowFrom(turn, row), tool_calls: [] });
-        return;
-      }
-      const added = withCalls(next, live.calls, row.calls, false);
-      const reasoning = relation(live.reasoning, row.reasoning) === "behind" ? row.reasoning : live.reasoning;
-      const isRicher = how === "behind" || added.ids !== live.calls || reasoning !== live.reasoning;
-      if (!isRicher && state.caughtUp) return;
-      const text = how === "behind" ? row.text : live.text;
-      next = { ...added.state, caughtUp: true, live: { ...live, text, reasoning, calls: added.ids, kept: how === "behind" && state.caughtUp } };
+    const anchor = messages.findLast((other, at) => at <= cursor && isOurs(other) && isAnswer(other))?.id;
+    const isSame = isLive && (state.caughtUp || (anchor === undefined ? live.piece === 0 : Boolean(state.pieces[anchor])));
+    const how = isSame ? relation(live.text, row.text) : "behind";
+    if (how === "apart") {
+      if (!state.caughtUp) return;
+      for (const each of rows) put(messages.length, 0, { ...rowFrom(turn, each), tool_calls: [] });
       return;
     }
-    if (isLive && state.caughtUp) return;
-    if (live && !isLive && state.caughtUp) return;
-    const added = withCalls(next, [], row.calls, false);
-    const held = new Set(messages.flatMap((other) => (other.tool_calls ?? []).map((call) => call.id)));
-    const calls = row.calls.map((call) => call.id).filter((id) => !held.has(id));
-    next = {
-      ...added.state,
-      caughtUp: true,
-      live: { ...pieceOf(turn, row, next.pieces), calls, kept: state.caughtUp },
-    };
+    if (isSame && rows.length === 1 && row.id === null) return joinLive(row, how);
+    // What the server has is a beginning of this.
+    let at = cursor < 0 ? messages.length : cursor + 1;
+    while (messages[at] && isOurs(messages[at]) && messages[at].role === "tool") at += 1;
+    let piece = { ...pieceOf(turn, rows.at(-1), next.pieces), text: "", reasoning: "", calls: [] };
+    for (const each of rows) {
+      const held = new Set(messages.flatMap((other) => (other.tool_calls ?? []).map((call) => call.id)));
+      next = withProgress(withCalls(next, [], each.calls, false).state, each.calls);
+      const calls = each.calls.map((call) => call.id).filter((id) => !held.has(id));
+      if (each.id === null) {
+        piece = { ...piece, text: each.text, reasoning: each.reasoning, calls, kept: state.caughtUp };
+      } else {
+        // The feed will tell the same row under the same id.
+        put(at, 0, { ...rowFrom(turn, each), id: each.id, kept: false, tool_calls: calls.map((id) => next.calls[id]) });
+        at += 1;
+      }
+    }
+    next = { ...next, caughtUp: true, live: piece };
+    return undefined;
+  }
+
+  function joinLive(row, how) {
+    const { live } = next;
+    const added = withCalls(next, live.calls, row.calls, false);
+    const reasoning = relation(live.reasoning, row.reasoning) === "behind" ? row.reasoning : live.reasoning;
+    const isRicher = how === "behind" || added.ids !== live.calls || reasoning !== live.reasoning;
+    if (!isRicher && state.caughtUp) return;
+    const text = how === "behind" ? row.text : live.text;
+    const kept = how === "behind" && state.caughtUp;
+    next = { ...added.state, caughtUp: true, live: { ...live, text, reasoning, calls: added.ids, kept } };
   }
 }
 
 /** A kept live text in the form of the state's. */
 function pieceOf(turn, row, pieces) {
-  const isTaken = Object.values(pieces).includes(`${turn.run}:${row.piece}`);
+  const piece = row.piece ?? "next";
+  const isTaken = Object.values(pieces).includes(`${turn.run}:${piece}`);
   return {
     runId: turn.run,
     generation: turn.generation,
     startedAt: turn.startedAt,
     // Two things on the screen never share a key.
-    piece: isTaken ? `${row.piece}-kept` : row.piece,
+    piece: isTaken ? `${piece}-kept` : piece,
     text: row.text,
     reasoning: row.reasoning,
     calls: row.calls.map((call) => call.id),
@@ -459,7 +493,7 @@ export function parseEntry(text, { principal, sessionId, now }) {
   try {
     const entry = JSON.parse(text);
     if (entry?.v !== VERSION || entry.principal !== principal || entry.session !== sessionId) return null;
-    if (!(entry.at > now - TAIL_LIMITS.ageMs && entry.at < now + TAIL_LIMITS.aheadMs)) return null;
+    if (!Number.isFinite(entry.at) || !(entry.at > now - TAIL_LIMITS.ageMs && entry.at < now + TAIL_LIMITS.aheadMs)) return null;
     if (!Array.isArray(entry.turns) || entry.turns.length === 0 || entry.turns.length > TAIL_LIMITS.lostTurns + 1) return null;
     return { at: entry.at, turns: entry.turns.map(cleanTurn) };
   } catch {
