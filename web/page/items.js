@@ -65,6 +65,7 @@ function rowItem(state, row, shownCalls) {
     recovered: Boolean(row.recovered),
     // Laid over what the server told, by tail.js.
     kept: Boolean(row.kept),
+    keptEnd: row.kept === "end",
     cut: Boolean(row.kept && row.cut),
   };
   if (row.kind === "interruption") return { ...base, type: "event", variant: "interruption" };
@@ -121,6 +122,7 @@ function pushLive(items, state) {
     at: live.startedAt,
     recovered: false,
     kept: Boolean(live.kept),
+    keptEnd: Boolean(live.kept),
     cut: false,
     // Nothing to read yet and no tool at work: the model has been asked and is silent.
     thinking: !live.ended && !shows && !toolAtWork(state),

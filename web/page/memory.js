@@ -6,7 +6,8 @@
 // conversations, and within one conversation a write first takes in what is there. A storage that is
 // full or broken costs what it would have kept and nothing else.
 
-import { capture, parseEntry, writeEntry } from "./tail.js";
+import { capture } from "./tail.js";
+import { parseEntry, writeEntry } from "./tail-entry.js";
 
 export const MEMORY_LIMITS = {
   /** At most one write in this time … */

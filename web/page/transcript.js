@@ -91,7 +91,8 @@ function assistantView(item) {
     tools.update(next.calls);
     setAttribute(mark, "hidden", !next.recovered);
     setAttribute(kept, "hidden", !next.kept);
-    setText(kept, next.cut ? "kept by this browser only, not to its end" : "kept by this browser only");
+    const what = next.keptEnd ? "end kept by this browser only" : "kept by this browser only";
+    setText(kept, next.cut ? `${what}, and not to its end` : what);
     // It stands in the gap below, where a text with tool cards has no room; and who copies wants
     // the answer.
     if (copy) setAttribute(copy, "hidden", next.live || next.text === "" || next.calls.length > 0);

@@ -5,7 +5,8 @@ import { strict as assert } from "node:assert";
 import { test } from "node:test";
 import { emptyState, fromSnapshot, reduce } from "../../page/feed.js";
 import { itemsOf } from "../../page/items.js";
-import { capture, fold, parseEntry, preview, relation, standing, TAIL_LIMITS, tailOf, writeEntry } from "../../page/tail.js";
+import { capture, fold, preview, relation, standing, TAIL_LIMITS, tailOf } from "../../page/tail.js";
+import { parseEntry, writeEntry } from "../../page/tail-entry.js";
 import { Life, randomOf } from "./life.mjs";
 
 const SEED = Number(process.env.EVERTURN_SEED ?? Math.floor(Math.random() * 2 ** 31));
@@ -215,6 +216,42 @@ test("where the server has nothing of the text, a row of its own stands above th
   const order = itemsOf(view).slice(0, 4).map((item) => [item.type, item.variant ?? item.text.trim()]);
   assert.deepEqual(order, [["user", "the same question"], ["assistant", "w1"], ["assistant", "w2 w3 w4"], ["event", "interruption"]]);
   assert.deepEqual(keptTexts(view), ["w2 w3 w4"]);
+});
+
+test("the row of a finished step is whole, whatever the browser believes", () => {
+  const life = underWay(3);
+  const tail = tailOf(whole(life));
+  tail.rows.at(-1).text += "and something that is nowhere else";
+  life.callTool();
+  const server = whole(life);
+  assert.equal(fold(server, [tail]), server);
+});
+
+test("a text that the server read back as several rows is not shown once more", () => {
+  const life = underWay(4);
+  const tail = tailOf(whole(life));
+  life.run.text = "w2 w3 ";
+  life.keepText({ recovered: true });
+  life.run.text = "w4 w5 ";
+  life.interrupt();
+  const server = whole(life);
+  assert.equal(fold(server, [tail]), server);
+});
+
+test("while rows in between are not read yet, a text is not placed behind the wrong one", () => {
+  const life = underWay(3);
+  life.callTool();
+  life.say();
+  const tail = tailOf(whole(life));
+  life.events.pop();
+  life.run.text = "";
+  life.session.offset += 1_000;
+  life.say();
+  life.interrupt();
+  const all = whole(life);
+  // Of the turn the first row and the last are here.
+  const hole = { ...all, hasMore: true, messages: all.messages.filter((row) => row.id <= 2 || row.recovered || row.kind === "interruption") };
+  assert.equal(fold(hole, [tail]), hole);
 });
 
 test("an interruption without a power loss keeps nothing: the server has all of it", () => {
