@@ -9,9 +9,11 @@ import { h, icon, setAttribute, setText } from "./dom.js";
 import { emptyState, openPrompts, runningTurn } from "./feed.js";
 import { itemsOf } from "./items.js";
 import { createLocal } from "./local.js";
+import { createMemory } from "./memory.js";
 import { createOutbox } from "./outbox.js";
 import { createScroll } from "./scroll.js";
 import { createSessions } from "./sessions.js";
+import { fold, preview } from "./tail.js";
 import { createTranscript } from "./transcript.js";
 import { titleOf } from "./sidebar.js";
 import { freshId, shortSpan, titleFrom } from "./util.js";
@@ -26,10 +28,13 @@ const TOAST_MS = 7_000;
 
 const byId = (id) => document.getElementById(id);
 const local = createLocal(readStorage());
+const memory = createMemory({ local });
 /** Without a mouse and its keyboard: no focus that would open a keyboard on the screen, no key hints. */
 const isTouch = window.matchMedia("(pointer: coarse)").matches;
 
 let info = null;
+/** Whoever is logged in, as far as this browser knows; the server says it with every log-in. */
+let principal = null;
 let conversation = null;
 /** Its id; null for one that is yet to begin, undefined before the address was looked at. */
 let currentId;
@@ -130,11 +135,13 @@ const hooks = (id) => ({
     if (id !== currentId) return;
     echoes = [];
     sessions.patch(state.session);
+    memory.observe(id, state);
     render();
   },
   phase(phase, details) {
     if (id !== currentId) return;
     if (phase === PHASE.login) login.open();
+    if (phase === PHASE.deleted) memory.forget(id);
     lost = phase === PHASE.lost ? { since: lost?.since ?? Date.now(), ...details } : null;
     if (phase === PHASE.live) {
       outbox.wake();
@@ -313,14 +320,20 @@ function render() {
   const state = conversation?.state ?? null;
   const phase = conversation?.phase;
   const unsent = currentId === null ? [] : [...echoes, ...outbox.of(currentId)];
-  const items = itemsOf(state ?? emptyState(currentId), unsent);
-  const isAbsent = !state && unsent.length === 0 && (phase === PHASE.missing || phase === PHASE.deleted);
+  const isMissing = phase === PHASE.missing || phase === PHASE.deleted;
+  // Whoever is to log in first is shown nothing that an earlier one has read.
+  const tails = currentId === null || isMissing || login.isOpen ? [] : memory.turnsOf(currentId);
+  const shown = state ? fold(state, tails) : preview(currentId, tails, phase === PHASE.lost);
+  const items = itemsOf(shown, unsent);
+  const isAbsent = !state && unsent.length === 0 && isMissing;
   const isDeleted = phase === PHASE.deleted;
 
   scroll.around(() => {
     renderTranscript(isAbsent ? [] : items);
     setAttribute(byId("older"), "hidden", !state?.hasMore);
     setAttribute(byId("welcome"), "hidden", !(currentId === null || (state && items.length === 0)));
+    // While the server is only being asked, nobody could read a note before the answer comes.
+    setAttribute(byId("kept"), "hidden", Boolean(state) || tails.length === 0 || phase !== PHASE.lost);
     setAttribute(byId("loading"), "hidden", !(conversation && !state && !isAbsent && items.length === 0 && !isDeleted));
     setAttribute(byId("absent"), "hidden", !isAbsent && !isDeleted);
     setText(byId("absent-title"), isDeleted ? "This conversation was deleted" : "There is no such conversation");
@@ -418,6 +431,7 @@ const sessions = createSessions({
     try {
       await sessions.remove(session);
       local.remove(draftKey(session.id));
+      memory.forget(session.id);
       if (session.id === currentId) window.location.hash = "#/";
     } catch (error) {
       complain(error, "Not deleted");
@@ -428,8 +442,9 @@ const sessions = createSessions({
 // ---- Log-in and server ------------------------------------------------------------------------
 
 const login = createLogin(byId("login"), async (token) => {
+  let reply;
   try {
-    await api.login(token);
+    reply = await api.login(token);
   } catch (error) {
     if (error instanceof ApiError && (error.status === 401 || error.status === 403)) {
       return "The server does not know this token, or it was revoked.";
@@ -437,6 +452,7 @@ const login = createLogin(byId("login"), async (token) => {
     return error.message;
   }
   local.set("loggedIn", "1");
+  if (!isSame(reply?.principal)) return null;
   await loadInfo();
   sessions.refresh();
   conversation?.wake();
@@ -444,8 +460,39 @@ const login = createLogin(byId("login"), async (token) => {
   return null;
 });
 
+/**
+ * Takes note of who the server says we are. Where that is somebody else than before, nothing of the
+ * former one may stay in sight or be sent in the new one's name: the page begins again.
+ */
+function isSame(name) {
+  if (typeof name !== "string" || name === "") return true;
+  const known = principal ?? local.get("principal");
+  if (known !== null && known !== name) {
+    leave();
+    local.setAside(known);
+    local.set("principal", name);
+    local.bringBack(name);
+    window.location.replace("/");
+    return false;
+  }
+  principal = name;
+  if (local.get("principal") !== name) local.set("principal", name);
+  memory.setPrincipal(name);
+  return true;
+}
+
+/** Ends all work and takes what is on the screen away. */
+function leave() {
+  outbox.close();
+  conversation?.close();
+  memory.setPrincipal(null);
+  currentId = null;
+  conversation = null;
+  renderTranscript([]);
+}
+
 byId("logout").addEventListener("click", async () => {
-  const unsent = outbox.size();
+  const unsent = outbox.size() + local.keys("aside/").filter((key) => key.includes("/outbox.")).length;
   if (unsent > 0) {
     const sure = await askConfirm({
       title: "Log out?",
@@ -459,8 +506,7 @@ byId("logout").addEventListener("click", async () => {
   } catch (error) {
     if (!(error instanceof ApiError && error.status === 401)) return complain(error, "Not logged out");
   }
-  outbox.close();
-  conversation?.close();
+  leave();
   // What was written here belongs to whoever was logged in.
   for (const key of local.keys("")) local.remove(key);
   window.location.replace("/");
@@ -474,6 +520,7 @@ async function loadInfo() {
     if (error instanceof ApiError && error.status === 401) login.open();
     return;
   }
+  if (!isSame(info.caller?.principal)) return;
   setText(byId("server-about"), info.version ? `Everturn ${info.version}` : "");
   if (info.home) setAttribute(byId("server-about"), "title", info.home);
   setAttribute(byId("logout"), "hidden", local.get("loggedIn") === null);
@@ -534,6 +581,7 @@ let pauseTimer = null;
 
 function pauseSoon() {
   clearTimeout(pauseTimer);
+  memory.flush();
   pauseTimer = setTimeout(() => conversation?.pause(), HIDDEN_PAUSE_MS);
 }
 
@@ -546,13 +594,24 @@ function comeBack() {
 }
 
 document.addEventListener("visibilitychange", () => (document.hidden ? pauseSoon() : comeBack()));
+window.addEventListener("pagehide", () => memory.flush());
 window.addEventListener("online", comeBack);
 window.addEventListener("offline", renderLost);
 window.addEventListener("hashchange", route);
 window.addEventListener("storage", (event) => {
   const key = local.ownKey(event.key);
-  if (key) outbox.changedElsewhere(key, event.newValue);
+  if (key === "principal") changedPrincipal(event.newValue);
+  else if (key) outbox.changedElsewhere(key, event.newValue);
 });
+/** In another tab somebody logged out, or in; tabs share the cookie. */
+function changedPrincipal(name) {
+  if (name === null) memory.setPrincipal(null);
+  else if (principal !== null && name !== principal) {
+    leave();
+    window.location.replace("/");
+  }
+}
+
 byId("lost-now").addEventListener("click", () => {
   conversation?.wake();
   outbox.wake();
@@ -571,6 +630,8 @@ setInterval(() => {
 }, POLL_MS);
 
 setDrawer(false);
+principal = local.get("principal");
+memory.setPrincipal(principal);
 outbox.start();
 route();
 loadInfo();

@@ -63,6 +63,10 @@ function rowItem(state, row, shownCalls) {
     images: imageCount(row),
     at: row.created_at,
     recovered: Boolean(row.recovered),
+    // Laid over what the server told, by tail.js.
+    kept: Boolean(row.kept),
+    keptEnd: row.kept === "end",
+    cut: Boolean(row.kept && row.cut),
   };
   if (row.kind === "interruption") return { ...base, type: "event", variant: "interruption" };
   if (row.kind === "continuation") return { ...base, type: "event", variant: "continuation" };
@@ -117,6 +121,9 @@ function pushLive(items, state) {
     calls,
     at: live.startedAt,
     recovered: false,
+    kept: Boolean(live.kept),
+    keptEnd: Boolean(live.kept),
+    cut: false,
     // Nothing to read yet and no tool at work: the model has been asked and is silent.
     thinking: !live.ended && !shows && !toolAtWork(state),
   });

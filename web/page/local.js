@@ -5,6 +5,10 @@
 
 const PREFIX = "everturn.";
 
+/** What belongs to whoever wrote it. */
+const OF_PEOPLE = ["outbox.", "draft."];
+const asideKey = (principal, key) => `aside/${encodeURIComponent(principal)}/${key}`;
+
 /** Wraps a `Storage` (or nothing at all) so that no call ever throws. */
 export function createLocal(storage) {
   const memory = new Map();
@@ -29,6 +33,17 @@ export function createLocal(storage) {
         return false;
       }
     },
+    /** As `set`, but where it fails the older value stays and nothing is held in its place. */
+    keep(key, value) {
+      try {
+        if (!storage) return false;
+        storage.setItem(PREFIX + key, value);
+        memory.delete(key);
+        return true;
+      } catch {
+        return false;
+      }
+    },
     remove(key) {
       memory.delete(key);
       try {
@@ -48,6 +63,25 @@ export function createLocal(storage) {
         // Only what is in memory, then.
       }
       return [...found];
+    },
+    /**
+     * Puts what `principal` wrote and has not sent out of the way of the next one who logs in; it
+     * comes back with `bringBack`. A log-out ends it.
+     */
+    setAside(principal) {
+      for (const prefix of OF_PEOPLE) {
+        for (const key of this.keys(prefix)) {
+          this.set(asideKey(principal, key), this.get(key));
+          this.remove(key);
+        }
+      }
+    },
+    bringBack(principal) {
+      const prefix = asideKey(principal, "");
+      for (const key of this.keys(prefix)) {
+        this.set(key.slice(prefix.length), this.get(key));
+        this.remove(key);
+      }
     },
     /** The key of a `storage` event without our prefix, or null if it is not ours. */
     ownKey(raw) {

@@ -69,12 +69,15 @@ function assistantView(item) {
   const markdown = createMarkdown("");
   const tools = createToolList();
   const mark = h("span.badge", { title: "Read back from the journal after an interruption" }, "recovered");
+  const kept = h("span.badge.kept", {
+    title: "The server has less of this answer: it lost the end, or all of it, with the power. This browser had seen it and kept it. The model does not know of it.",
+  });
   let text = item.text;
   const copy = copyButton(() => text);
   const node = h(
     "article.row.assistant",
     { "aria-label": "Assistant" },
-    mark, reasoning.node, thinking, markdown.node, tools.node, copy,
+    mark, kept, reasoning.node, thinking, markdown.node, tools.node, copy,
   );
   function update(next) {
     text = next.text;
@@ -87,6 +90,9 @@ function assistantView(item) {
     setAttribute(markdown.node, "hidden", next.text === "");
     tools.update(next.calls);
     setAttribute(mark, "hidden", !next.recovered);
+    setAttribute(kept, "hidden", !next.kept);
+    const what = next.keptEnd ? "end kept by this browser only" : "kept by this browser only";
+    setText(kept, next.cut ? `${what}, and not to its end` : what);
     // It stands in the gap below, where a text with tool cards has no room; and who copies wants
     // the answer.
     if (copy) setAttribute(copy, "hidden", next.live || next.text === "" || next.calls.length > 0);

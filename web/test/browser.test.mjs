@@ -5,7 +5,7 @@ import { strict as assert } from "node:assert";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, afterEach, before, beforeEach, test } from "node:test";
-import { answers, idle, launch, mine, openPage, say, sessionIdOf, streaming, WAIT_MS } from "./harness.mjs";
+import { answers, cachePage, crash, idle, keptTail, launch, mine, openPage, say, sessionIdOf, storedTails, streaming, tryNow, WAIT_MS } from "./harness.mjs";
 import { RealServer, WORDS } from "./real-server.mjs";
 
 let browser;
@@ -121,6 +121,37 @@ test("P7: a page that is opened after the kill, before anything else happened, s
   await idle(first);
   assert.deepEqual(await answers(late), await answers(first));
   assert.equal(spaceless(await answers(late)), spaceless(WORDS));
+});
+
+test("P6, P7: tab and server die in mid-answer; the tab that is opened again shows what was seen, and after the server's return the whole answer, nothing twice", async () => {
+  const page = await open();
+  await say(page, "count slowly");
+  await streaming(page, 300);
+  await keptTail(page, 300);
+  const address = page.url();
+  await server.kill();
+  const [seen] = await answers(page);
+  await crash(page);
+  const context = page.context();
+  await cachePage(context);
+  const again = await openPage(browser, { context });
+  pages.push(again);
+  await again.goto(address);
+  await again.waitForSelector("#kept:not([hidden])");
+  const [kept, ...more] = await answers(again);
+  assert.deepEqual(more, []);
+  assert.ok(kept.length >= 300 && seen.startsWith(kept.trimEnd()), `${kept} / ${seen}`);
+  assert.deepEqual(await mine(again), ["count slowly"]);
+  await server.start();
+  await tryNow(again);
+  await again.waitForSelector("[data-variant=continuation]");
+  assert.ok((await answers(again))[0].startsWith(seen.trimEnd()), "the server had all that was seen");
+  await again.waitForFunction(() => [...document.querySelectorAll(".assistant")].at(-1).textContent.includes("word400"));
+  await idle(again);
+  assert.equal(spaceless(await answers(again)), spaceless(WORDS));
+  assert.deepEqual(await mine(again), ["count slowly"]);
+  assert.equal((await again.$$(".badge.kept:not([hidden])")).length, 0, "nothing was lost, so nothing is kept");
+  assert.deepEqual(await storedTails(again), []);
 });
 
 test("P2: a message whose answer is lost is sent again and taken once", async () => {

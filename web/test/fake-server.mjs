@@ -77,6 +77,8 @@ const PLAYS = [
 export class FakeServer {
   constructor({ token = null, paceMs = 4, notice = null, model = "script/demo" } = {}) {
     Object.assign(this, { token, paceMs, notice, model });
+    /** Tokens of further principals; `token` is that of `local`. */
+    this.people = new Map();
     this.sessions = new Map();
     this.inputs = new Map();
     this.identities = new Map();
@@ -159,9 +161,9 @@ export class FakeServer {
     this.emit(session, "session.updated", { session: wire });
   }
 
-  create(id, title = null) {
+  create(id, title = null, owner = "local") {
     const at = new Date().toISOString();
-    const session = { id, title, generation: 0, revision: 0, offset: 0, created_at: at, updated_at: at, feed: [], messages: [], queue: [], running: null, interrupted: null };
+    const session = { id, title, owner, lostFrom: Infinity, lostTo: -1, generation: 0, revision: 0, offset: 0, created_at: at, updated_at: at, feed: [], messages: [], queue: [], running: null, interrupted: null };
     this.sessions.set(id, session);
     this.touch(session);
     return session;
@@ -332,6 +334,27 @@ export class FakeServer {
     else session.resume = () => this.#continue(session, run, rest, said);
   }
 
+  /**
+   * The power fails and takes what was not synced: of the running turn's text only `chars` characters
+   * are left, and numbers go on above whatever anybody may have seen. Then as `interrupt`.
+   */
+  losePower(session, chars, options) {
+    const run = session.running;
+    const isLost = new Set();
+    let length = 0;
+    for (const event of run.events.filter((each) => each.event === "text.delta")) {
+      length += event.text.length;
+      if (length > chars) isLost.add(event);
+    }
+    session.feed = session.feed.filter((event) => !isLost.has(event));
+    run.events = run.events.filter((event) => !isLost.has(event));
+    run.text = run.events.filter((event) => event.event === "text.delta").map((event) => event.text).join("");
+    session.lostFrom = Math.min(...[...isLost].map((event) => event.offset));
+    session.offset += 1_000;
+    session.lostTo = session.offset;
+    this.interrupt(session, options);
+  }
+
   #continue(session, run, rest, said) {
     const input = this.submit(session, `Finish the interrupted answer to: ${said}`, `continue:${run.run_id}`, "continuation");
     Object.assign(input, { rest, said, attempt: run.attempt + 1, continuation: { attempt: run.attempt + 1, interrupted_at: run.ended_at, of_run: run.run_id, of_generation: run.generation } });
@@ -349,21 +372,23 @@ export class FakeServer {
       const text = Buffer.concat(chunks).toString();
       const body = text ? JSON.parse(text) : {};
       if (url.pathname === "/v1/login") {
-        if (body.token !== this.token) throw new Refusal(401, "unauthorized", "no such token");
-        response.writeHead(204, { "set-cookie": `everturn=${this.token}; HttpOnly; SameSite=Strict; Path=/` });
-        return response.end();
+        const principal = this.#principalOf(body.token);
+        if (!principal) throw new Refusal(401, "unauthorized", "no such token");
+        response.writeHead(200, { "content-type": "application/json", "set-cookie": `everturn=${body.token}; HttpOnly; SameSite=Strict; Path=/` });
+        return response.end(JSON.stringify({ principal, scopes: ["read", "submit", "control", "approve"] }));
       }
       if (url.pathname === "/v1/logout") {
         response.writeHead(204, { "set-cookie": "everturn=; Max-Age=0; Path=/" });
         return response.end();
       }
       const cookie = /(?:^|; )everturn=([^;]*)/.exec(request.headers.cookie ?? "")?.[1];
-      if (this.token && cookie !== this.token) throw new Refusal(401, "unauthorized", "a valid token is needed");
+      const caller = this.token || this.people.size > 0 ? this.#principalOf(cookie) : "local";
+      if (!caller) throw new Refusal(401, "unauthorized", "a valid token is needed");
       if (this.mishaps.unavailable > 0) {
         this.mishaps.unavailable -= 1;
         throw new Refusal(503, "storage_unavailable", "the store cannot be used");
       }
-      const reply = this.#route(request, url, body, response);
+      const reply = this.#route(request, url, body, response, caller);
       if (reply === undefined) return undefined;
       response.writeHead(reply.status ?? 200, { "content-type": "application/json" });
       return response.end(JSON.stringify(reply.body));
@@ -373,6 +398,10 @@ export class FakeServer {
       response.writeHead(error.status, { "content-type": "application/problem+json", ...error.headers });
       return response.end(JSON.stringify(problem));
     }
+  }
+
+  #principalOf(token) {
+    return token && token === this.token ? "local" : this.people.get(token);
   }
 
   async #asset(path, response) {
@@ -388,18 +417,19 @@ export class FakeServer {
     return response.end(bytes);
   }
 
-  #route(request, url, body, response) {
+  #route(request, url, body, response, caller) {
     const [, , kind, id, part, more] = url.pathname.split("/").map(decodeURIComponent);
     const { method } = request;
     const query = url.searchParams;
-    if (kind === "info") return { body: { version: "0.1.0", model: this.model, ...(this.notice && { notice: this.notice }) } };
+    if (kind === "info") return { body: { version: "0.1.0", model: this.model, caller: { principal: caller, scopes: [] }, ...(this.notice && { notice: this.notice }) } };
     if (kind === "sessions" && !id) {
       if (method === "POST") {
         if (this.sessions.has(body.id)) throw new Refusal(409, "session_exists", "the id is taken");
-        return { status: 201, body: this.wire(this.create(body.id, body.title)) };
+        return { status: 201, body: this.wire(this.create(body.id, body.title, caller)) };
       }
       const q = query.get("q")?.toLowerCase();
       const data = [...this.sessions.values()]
+        .filter((s) => s.owner === caller)
         .filter((s) => !q || s.title?.toLowerCase().includes(q))
         .sort((a, b) => (a.updated_at < b.updated_at ? 1 : -1)).map((s) => this.wire(s));
       return { body: { data, next_cursor: null } };
@@ -432,7 +462,7 @@ export class FakeServer {
       }
       return { body: this.#runWire(run) };
     }
-    return this.#sessionRoute({ method, id, part, more, query, body, request, response });
+    return this.#sessionRoute({ method, id, part, more, query, body, request, response, caller });
   }
 
   #runWire(run) {
@@ -440,9 +470,10 @@ export class FakeServer {
     return wire;
   }
 
-  #sessionRoute({ method, id, part, query, body, request, response }) {
+  #sessionRoute({ method, id, part, query, body, request, response, caller }) {
     let session = this.sessions.get(id);
-    if (!session && !(part === "inputs" && method === "POST")) throw new Refusal(404, "session_not_found", "there is no such session");
+    const isForeign = session && session.owner !== caller;
+    if (isForeign || !session && !(part === "inputs" && method === "POST")) throw new Refusal(404, "session_not_found", "there is no such session");
     switch (part) {
       case undefined:
         if (method === "PATCH") {
@@ -469,7 +500,7 @@ export class FakeServer {
         }
         {
           const known = this.identities.get(`${id} ${body.request_id}`);
-          session ??= this.create(id);
+          session ??= this.create(id, null, caller);
           const input = known ?? this.submit(session, body.text, body.request_id);
           if (this.mishaps.lostReceipt > 0) {
             this.mishaps.lostReceipt -= 1;
@@ -517,7 +548,8 @@ export class FakeServer {
     const write = (event, data, id) => response.write(`${id === undefined ? "" : `id: ${id}\n`}event: ${event}\ndata: ${JSON.stringify(data)}\n\n`);
     const feed = { session, live: true, response, send: (record) => write(record.event, record, record.offset) };
     write("opened", { from: after + 1, earliest: 1, latest: session.offset });
-    if (this.mishaps.reset > 0 || after > session.offset) {
+    const isLost = after >= session.lostFrom && after < session.lostTo;
+    if (this.mishaps.reset > 0 || after > session.offset || isLost) {
       this.mishaps.reset = Math.max(0, this.mishaps.reset - 1);
       write("reset", { reason: after > session.offset ? "ahead" : "lost", latest: session.offset });
     } else {

@@ -3,6 +3,7 @@
 
 import { strict as assert } from "node:assert";
 import { existsSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
 
 const FLAGS = [
@@ -113,3 +114,30 @@ export async function namesEverything(page) {
   );
   assert.deepEqual(nameless, []);
 }
+
+/** The page's own files from the disk, as a browser's cache has them, for when no server is there. */
+export async function cachePage(context) {
+  const folder = fileURLToPath(new URL("../page/", import.meta.url));
+  await context.route(/^[^#?]*:\d+\/(assets\/[a-z.-]+)?(#.*)?$/, (route) => {
+    const name = new URL(route.request().url()).pathname.replace("/assets/", "").replace(/^\/$/, "index.html");
+    return route.fulfill({ path: folder + name });
+  });
+}
+
+/** The renderer of a tab dies as in a crash: the page gets no word of it. */
+export async function crash(page) {
+  const died = page.waitForEvent("crash");
+  const session = await page.context().newCDPSession(page);
+  session.send("Page.crash").catch(() => {});
+  await died;
+  await page.close();
+}
+
+/** Presses the button whether or not the page was faster: it comes back by itself as well. */
+export const tryNow = (page) => page.evaluate(() => document.querySelector("#lost-now").click());
+
+/** What the browser keeps of turns under way: keys and texts. */
+export const storedTails = (page) => page.evaluate(() => Object.entries(localStorage).filter(([key]) => key.startsWith("everturn.tail/")));
+/** Waits until the browser has kept an answer of at least `chars` characters. */
+export const keptTail = (page, chars) => page.waitForFunction((least) => Object.entries(localStorage).some(([key, text]) =>
+  key.startsWith("everturn.tail/") && JSON.parse(text).turns.at(-1).rows.at(-1).text.length >= least), chars);
