@@ -57,13 +57,13 @@ impl Journal {
 
     /// The turn was taken from this node: what it still held is left beside its run, where it
     /// touches nothing (promise P11), and said to be all.
-    pub(crate) fn leave(mut self) {
+    pub(crate) async fn leave(mut self) {
         let fence = self.lease.fence();
         let (key, run_id) = (fence.session().clone(), fence.run_id().clone());
         let node = self.shared.config.node.clone();
         self.unwritten.push(LateRecord::Sealed);
         let deposit = Deposit { key, run_id, node, first: 1, records: self.unwritten };
-        late::leave(&self.shared, deposit);
+        late::leave(&self.shared, deposit).await;
     }
 
     pub(crate) fn now(&self) -> Timestamp {

@@ -51,36 +51,28 @@ pub(crate) fn worth(records: Vec<Record>) -> impl Iterator<Item = LateRecord> {
 }
 
 /// Leaves what a turn still held when it was taken from this node, and says that this is all of it.
-/// Tried until the store takes it or the engine closes.
-pub(crate) fn leave(shared: &Arc<Shared>, deposit: Deposit) {
-    let tasks = shared.tasks.clone();
-    let shared = Arc::clone(shared);
-    tasks.spawn(async move {
-        let mut patience = Patience::default();
-        let kind = loop {
-            match execute(&*shared.store, deposit.clone()).await {
-                Ok(true) => {
-                    ask(&shared, &deposit.key);
-                    return;
-                }
-                // Nobody waits for it: the turn was stopped, or what it did is settled.
-                Ok(false) => return,
-                Err(OpError::Refused(refusal)) => {
-                    tracing::debug!(run = %deposit.run_id, %refusal, "late records are not taken");
-                    return;
-                }
-                Err(OpError::Storage(error)) => {
-                    shared.noise.say("cannot leave late records; trying again", &error);
-                    let pause = patience.pause(Some(error.kind));
-                    tokio::select! {
-                        () = shared.closed.cancelled() => break error.kind,
-                        () = tokio::time::sleep(pause) => {}
-                    }
-                }
+/// Tried until the store takes it or the engine closes; the turn counts as this node's until then, so
+/// that nobody here records its interruption before what it held is there.
+pub(crate) async fn leave(shared: &Arc<Shared>, deposit: Deposit) {
+    let mut patience = Patience::default();
+    loop {
+        let error = match execute(&*shared.store, deposit.clone()).await {
+            Ok(true) => return ask(shared, &deposit.key),
+            // Nobody waits for it: the turn was stopped, or what it did is settled.
+            Ok(false) => return,
+            Err(OpError::Refused(refusal)) => {
+                tracing::debug!(run = %deposit.run_id, %refusal, "late records are not taken");
+                return;
             }
+            Err(OpError::Storage(error)) => error,
         };
-        tracing::warn!(run = %deposit.run_id, ?kind, "late records of a lost turn could not be left");
-    });
+        shared.noise.say("cannot leave late records; trying again", &error);
+        tokio::select! {
+            () = shared.closed.cancelled() => break,
+            () = tokio::time::sleep(patience.pause(Some(error.kind))) => {}
+        }
+    }
+    tracing::warn!(run = %deposit.run_id, "late records of a lost turn could not be left");
 }
 
 /// Asks for a look at what arrived late in a session, unless one is being made. Does not wait.

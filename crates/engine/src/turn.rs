@@ -124,7 +124,7 @@ async fn run(shared: &Arc<Shared>, control: &TurnControl, turn: ClaimedTurn) {
             tracing::warn!(%session, %run, "the turn was ended, because this node leaves");
         } else {
             tracing::warn!(%session, %run, "the turn is another node's now");
-            journal.leave();
+            journal.leave().await;
         }
         return;
     };
@@ -135,7 +135,7 @@ async fn run(shared: &Arc<Shared>, control: &TurnControl, turn: ClaimedTurn) {
         Settled::Lost => "lost",
     };
     if matches!(settled, Settled::Lost) && !control.abandoned.is_cancelled() {
-        journal.leave();
+        journal.leave().await;
     }
     metrics::counter!("everturn_turns_ended_total", "state" => state).increment(1);
     metrics::histogram!("everturn_turn_seconds").record(began.elapsed().as_secs_f64());

@@ -11,3 +11,4 @@ mod limits;
 mod nodes;
 mod reading;
 mod turns;
+mod watchdog;

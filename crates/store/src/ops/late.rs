@@ -22,21 +22,17 @@ pub(super) fn deposit(
     journal: &Journal<'_>,
     op: Deposit,
 ) -> Result<bool, OpError> {
-    let Some(session) = tx.session(&op.key)? else { return Ok(false) };
+    if tx.session(&op.key)?.is_none() {
+        return Ok(false);
+    }
     let Some(run) = tx.run(&op.run_id)?.filter(|run| run.session_key() == op.key) else {
         return Ok(false);
     };
     if run.node != op.node {
         return Err(Refusal::BadRecord("another node held the run").into());
     }
-    // Before the interruption is recorded it is enough that somebody else has the session: the record
-    // will find what is here.
-    let unresolved = run.state != RunState::Ended;
-    let own = session.lease.as_ref().is_some_and(|lease| lease.holder == op.node);
-    if unresolved && own {
-        return Err(Refusal::BadRecord("the run can still be written").into());
-    }
-    if !(unresolved || run.late.is_some()) {
+    // Before the interruption is recorded, the record will find what is here.
+    if run.state == RunState::Ended && run.late.is_none() {
         return Ok(false);
     }
     let here = tx.late(&run.id)?;
