@@ -3,6 +3,7 @@
 
 mod approvals;
 mod bench;
+mod continuation;
 mod controls;
 mod interruptions;
 mod journal;
