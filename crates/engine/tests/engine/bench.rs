@@ -310,6 +310,43 @@ pub async fn open_with(home: &Path, clock: Arc<dyn Clock>, set: impl FnOnce(&mut
     Node { engine: Engine::open(store, config).await.unwrap(), model }
 }
 
+/// A process of its own that lives until its story is told, and is gone then without a word.
+pub async fn dies_after<T, S, F>(
+    home: &Path,
+    set: impl FnOnce(&mut Config) + Send + 'static,
+    story: S,
+) -> T
+where
+    T: Send + 'static,
+    S: FnOnce(Arc<Node>) -> F + Send + 'static,
+    F: Future<Output = T>,
+{
+    let home = home.to_owned();
+    let life = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (told, store) = runtime.block_on(async {
+            let clock: Arc<dyn Clock> = Arc::new(SystemClock::new().unwrap());
+            let store = SqliteStore::open(OpenOptions::new(&home, "library", clock)).unwrap();
+            let store = Arc::new(store);
+            let model = Arc::new(Model::default());
+            let models = Arc::new(OneModel(Arc::clone(&model)));
+            let id = store.node_id().clone();
+            let mut config = Config::new(id, home.display().to_string(), "serve", models);
+            config.poll = Duration::from_millis(20);
+            set(&mut config);
+            let engine = Engine::open(Arc::clone(&store) as Arc<dyn Store>, config).await.unwrap();
+            let told = story(Arc::new(Node { engine, model })).await;
+            (told, store)
+        });
+        // Nothing of it works any more, and its lock is free.
+        store.set_sink(Arc::new(|_| {}));
+        runtime.shutdown_timeout(Duration::from_secs(10));
+        drop(store);
+        told
+    };
+    tokio::task::spawn_blocking(life).await.unwrap()
+}
+
 /// A machine whose wall clock is wrong by some milliseconds.
 pub struct Shifted(pub SystemClock, pub i64);
 

@@ -5,7 +5,7 @@
 //! and gone in the commit that ends it, so that what the seed has to order, clear and prune by hand
 //! holds by itself. These tests hold it to that.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,35 +15,22 @@ use everturn_core::{
     AutoContinue, InputKind, MessageKind, Outcome, Run, RunState, Session, TerminalState,
 };
 use everturn_engine::live::Item;
-use everturn_engine::{Config, Engine, EngineError};
+use everturn_engine::{Config, EngineError};
 use everturn_sqlite::{OpenOptions, SqliteStore};
 use everturn_store::op::{Decision, SessionPatch};
-use everturn_store::{Clock, OpError, Refusal, Store, SystemClock};
+use everturn_store::{Clock, OpError, Refusal, Store as _, SystemClock};
 use tokio::sync::mpsc;
 
-use crate::bench::{Model, Node, OneModel, Say, Shifted, event, key, open, open_with, within};
+use crate::bench::{
+    Model, Node, OneModel, Say, Shifted, dies_after, event, key, open, open_with, within,
+};
 
 const HOUR_MS: i64 = 3_600_000;
 
 /// A process that dies in the middle of an answer: it said "half ", and is gone without a word.
 async fn dead(home: &Path, auto_continue: AutoContinue) -> Run {
-    let home = home.to_owned();
-    tokio::task::spawn_blocking(move || die(home, auto_continue)).await.unwrap()
-}
-
-fn die(home: PathBuf, auto_continue: AutoContinue) -> Run {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (run, store) = runtime.block_on(async {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new().unwrap());
-        let store = SqliteStore::open(OpenOptions::new(&home, "library", clock)).unwrap();
-        let store = Arc::new(store);
-        let model = Arc::new(Model::default());
-        let models = Arc::new(OneModel(Arc::clone(&model)));
-        let id = store.node_id().clone();
-        let mut config = Config::new(id, home.display().to_string(), "serve", models);
-        config.auto_continue = auto_continue;
-        let engine = Engine::open(Arc::clone(&store) as Arc<dyn Store>, config).await.unwrap();
-        let node = Node { engine, model };
+    let set = move |config: &mut Config| config.auto_continue = auto_continue;
+    dies_after(home, set, |node| async move {
         let (pieces, receiver) = mpsc::channel(8);
         node.model.says(Say::Stream(receiver));
         let mut feed = node.feed("s", Some(0)).await;
@@ -52,13 +39,9 @@ fn die(home: PathBuf, auto_continue: AutoContinue) -> Run {
         event(&mut feed, "text.delta").await;
         // The answer never ends.
         std::mem::forget(pieces);
-        (node.last_run("s").await, store)
-    });
-    // Nothing of it works any more, and its lock is free.
-    store.set_sink(Arc::new(|_| {}));
-    runtime.shutdown_timeout(Duration::from_secs(10));
-    drop(store);
-    run
+        node.last_run("s").await
+    })
+    .await
 }
 
 async fn session(node: &Node) -> Session {

@@ -7,6 +7,7 @@ mod continuation;
 mod controls;
 mod interruptions;
 mod journal;
+mod kinds;
 mod late;
 mod limits;
 mod nodes;
