@@ -326,6 +326,75 @@ mod tests {
         }
     }
 
+    fn evidence(holder_gone: Option<bool>, newer_process: bool) -> Evidence {
+        Evidence {
+            holder: crate::id::NodeId::new("node_a").unwrap(),
+            holder_started_at: None,
+            holder_gone,
+            rebooted: false,
+            observer: crate::id::NodeId::new("node_b").unwrap(),
+            observer_started_at: crate::time::Timestamp(2_000),
+            newer_process,
+            drain_timeout_s: None,
+            last_seq: 3,
+            last_event: "text.delta".to_owned(),
+            last_event_at: crate::time::Timestamp(1_000),
+        }
+    }
+
+    /// Counterpart of `test_interrupted_recovery_markers_do_not_claim_restart_as_fact` of seed 000:
+    /// whatever was observed, and whatever became of the output, the marker says that the turn was
+    /// interrupted before it was finished and never that anything was restarted.
+    #[test]
+    fn interrupted_recovery_markers_do_not_claim_restart_as_fact() {
+        let mut texts = std::collections::HashSet::new();
+        for gone in [None, Some(false), Some(true)] {
+            for newer in [false, true] {
+                for output in [Output::Recovered, Output::Nothing, Output::Pending, Output::Lost] {
+                    let seen = evidence(gone, newer);
+                    for cause in [cause(&seen), Cause::LeaseLost] {
+                        let text = marker(&seen, cause, output, Some(Parked::Stale));
+                        assert!(text.starts_with("This turn was interrupted: "), "{text}");
+                        assert!(!text.to_lowercase().contains("restart"), "{text}");
+                        assert!(text.contains("text.delta (number 3)"), "{text}");
+                        assert!(text.ends_with(&format!("{}.", Parked::Stale.reason())), "{text}");
+                        texts.insert(text);
+                    }
+                }
+            }
+        }
+        // Four wordings of the output for each of five observations.
+        assert_eq!(texts.len(), 4 * 5, "{texts:#?}");
+    }
+
+    /// Counterpart of `test_interrupted_marker_distinguishes_real_process_restart`.
+    #[test]
+    fn interrupted_marker_distinguishes_real_process_restart() {
+        let seen = evidence(Some(true), true);
+        assert_eq!(cause(&seen), Cause::ProcessRestart);
+        let text = marker(&seen, cause(&seen), Output::Nothing, None);
+        assert!(text.contains("a newer process of the same home is running"), "{text}");
+        assert!(!text.contains("restarted"), "{text}");
+    }
+
+    /// Counterpart of `test_interrupted_marker_distinguishes_stream_run_split_brain`.
+    #[test]
+    fn interrupted_marker_distinguishes_stream_run_split_brain() {
+        let seen = evidence(Some(false), true);
+        assert_eq!(cause(&seen), Cause::SplitBrain);
+        let text = marker(&seen, cause(&seen), Output::Nothing, None);
+        assert!(text.contains("still exists but its lease ran out and was taken over"), "{text}");
+    }
+
+    /// Counterpart of `test_interrupted_marker_distinguishes_lost_worker_bookkeeping`.
+    #[test]
+    fn interrupted_marker_distinguishes_lost_worker_bookkeeping() {
+        let seen = evidence(Some(true), false);
+        assert_eq!(cause(&seen), Cause::LostWorker);
+        let text = marker(&seen, cause(&seen), Output::Nothing, None);
+        assert!(text.contains("is gone and its home has no newer process"), "{text}");
+    }
+
     #[test]
     fn attempts_count_up_to_the_limit() {
         assert_eq!(decide(&facts()), Decision::Continue { attempt: 1 });

@@ -208,3 +208,42 @@ async fn a_turn_is_continued_as_often_as_its_policy_allows() {
     assert!(WHOLE.starts_with(&said) && said.split(' ').count() >= 6, "{said:?}");
     verify_with(&client, &["s"], vec![first, second], vec![seen(follower)], |_| {}).await;
 }
+
+/// P5, P9: a command that kills its own server is not run in an endless loop: each continuation may
+/// try what the model asks for, as often as the policy allows, then the turn waits for a person with
+/// its reason, and what others ask for runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_kills_its_server_is_bounded_and_then_parked() {
+    let home = Home::new().unwrap();
+    let record = home.path().join("server.json");
+    let kill = format!(
+        "echo killed >> effects; kill -9 $(sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p' '{}'); sleep 60",
+        record.display()
+    );
+    let script = format!(
+        "[[rule]]\ncontains = 'kill yourself'\nreply = [{{ text = 'I will. ' }}, {{ call = 'shell', arguments = {{ command = {kill:?} }} }}]\n[[rule]]\nreply = [{{ text = 'Hello.' }}]\n"
+    );
+    let spec = home
+        .serve(&home.script(&script).unwrap())
+        .unwrap()
+        .env("EVERTURN_RECOVERY_LOOP_BREAKER_STARTS", "1000");
+    let mut server = spec.start().await.unwrap();
+    let client = home.client().unwrap();
+    client.create_open_session("s").await.unwrap();
+    let first = client.say("s", "r1", "kill yourself").await.unwrap();
+    let second = client.say("s", "r2", "hello").await.unwrap();
+    let effects = home.work().join("effects");
+    for deaths in 1..=3 {
+        wait_for_lines(&effects, deaths).await;
+        server.wait_for_death().await.unwrap();
+        server.restart().await.unwrap();
+    }
+    assert_eq!(client.outcome(&first.input_id).await.unwrap()["outcome"], "interrupted");
+    assert_eq!(client.outcome(&second.input_id).await.unwrap()["outcome"], "completed");
+    assert_eq!(count_lines(&effects), 3, "once, and once for each continuation");
+    let runs = client.get("/v1/sessions/s/runs").await.unwrap().expect(200).unwrap();
+    let parked: Vec<&str> =
+        runs["data"].as_array().unwrap().iter().filter_map(|run| run["parked"].as_str()).collect();
+    assert_eq!(parked, ["exhausted"]);
+    verify_with(&client, &["s"], vec![first, second], Vec::new(), |_| {}).await;
+}
