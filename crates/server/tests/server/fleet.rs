@@ -13,15 +13,15 @@ use everturn_sqlite::{OpenOptions, SqliteStore};
 use everturn_store::memory::MemoryStore;
 use everturn_store::op::PruneEvents;
 use everturn_store::{Clock, Store, SystemClock, execute};
+use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
-use rand::RngExt as _;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use crate::puppet::{OneModel, Puppet, tools};
 use crate::door::{Door, Progress};
+use crate::puppet::{OneModel, Puppet, tools};
 
 /// The machine's clock in this boot, or in a later one.
 pub(crate) struct Booted {
@@ -119,7 +119,7 @@ impl Fleet {
     }
 
     async fn on(mut random: StdRng, place: Place) -> Self {
-        let several = random.random_bool(0.35);
+        let several = random.random_bool(0.25);
         let mut fleet = Self {
             place,
             processes: Vec::new(),

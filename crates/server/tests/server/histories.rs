@@ -214,6 +214,7 @@ async fn case(random: &mut StdRng, fleet: &mut Fleet, number: usize, seen: &Seen
     }
     rest(&fleet.door(random), &inputs).await;
     journals.look(fleet.engine(), &sessions).await;
+    journals.sort();
     let end = |events: &Vec<Piece>| events.last().map_or(0, |event| event.last);
     let ends = journals.now.iter().map(|(id, events)| (id.clone(), end(events))).collect();
     fleet.end(ends);
@@ -261,7 +262,7 @@ async fn begin(random: &mut StdRng, door: Door, session: &str) -> String {
                 break;
             }
         }
-        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // So that readers can have seen what may be lost.
     for _ in 0..random.random_range(0..100) {
@@ -290,6 +291,17 @@ struct Journals {
     ever: BTreeMap<(String, u64), String>,
     /// Numbers that were lost with the power.
     gaps: BTreeMap<String, Vec<Gap>>,
+    /// The runs that are in the feeds now.
+    runs: BTreeMap<String, RunJournal>,
+}
+
+/// A run as the feed of its session has it.
+#[derive(Default)]
+struct RunJournal {
+    session: String,
+    events: Vec<Piece>,
+    /// As in [`Journals::ever`], by seq.
+    ever: BTreeMap<u64, String>,
 }
 
 impl Journals {
@@ -331,17 +343,8 @@ impl Journals {
             });
         }
         for (run, line) in &got.runs {
-            let (session, events) = self.of_run(run);
-            let offset = |seq: u64| {
-                // Events of a run keep their distance in the feed only until something comes between.
-                let of = |bytes: &&String| {
-                    let head = Head::of(bytes);
-                    head.seq == Some(seq) && head.run_id.as_deref() == Some(run)
-                };
-                let from = (session.clone(), 0)..=(session.clone(), u64::MAX);
-                self.ever.range(from).map(|(_, bytes)| bytes).find(of).cloned()
-            };
-            line.assert_is(&events, offset);
+            let journal = &self.runs[run];
+            line.assert_is(&journal.events, |seq| journal.ever.get(&seq).cloned());
         }
         for reset in &got.resets {
             let (gaps, place) = match reset.count {
@@ -356,28 +359,31 @@ impl Journals {
         }
     }
 
-    /// A run's session and events, by seq.
-    fn of_run(&self, run: &str) -> (String, Vec<Piece>) {
+    /// Sorts what there is by run.
+    fn sort(&mut self) {
+        let of_run = |bytes: &str| {
+            let head = Head::of(bytes);
+            head.run_id.zip(head.seq)
+        };
         for (session, events) in &self.now {
-            let of = |event: &&Piece| {
-                let head = Head::of(&event.bytes);
-                head.run_id.as_deref() == Some(run) && head.seq.is_some()
-            };
-            let piece = |event: &Piece| Piece::new(Count::Seq, event.bytes.clone());
-            let events: Vec<Piece> = events.iter().filter(of).map(piece).collect();
-            if !events.is_empty() {
-                return (session.clone(), events);
+            for event in events {
+                let Some((run, _)) = of_run(&event.bytes) else { continue };
+                let journal = self.runs.entry(run).or_default();
+                journal.session.clone_from(session);
+                journal.events.push(Piece::new(Count::Seq, event.bytes.clone()));
             }
         }
-        panic!("{run} is in no feed");
+        for bytes in self.ever.values() {
+            let Some((run, seq)) = of_run(bytes) else { continue };
+            self.runs.entry(run).or_default().ever.insert(seq, bytes.clone());
+        }
     }
 
-    /// The gaps in a run's seqs.
+    /// The gaps in a run's seqs: directly before an event of the run, with none of its events inside.
     fn gaps_of_run(&self, run: &str) -> Vec<Gap> {
-        let (session, events) = self.of_run(run);
-        let mut gaps = self.gaps[&session].clone();
+        let RunJournal { session, events, .. } = &self.runs[run];
+        let mut gaps = self.gaps[session].clone();
         gaps.retain(|gap| {
-            // Directly before an event of the run, counted in seqs.
             events.iter().any(|event| event.first == gap.to_seq + 1)
                 && !events.iter().any(|event| (gap.from_seq..=gap.to_seq).contains(&event.last))
         });

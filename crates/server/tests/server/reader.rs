@@ -135,8 +135,7 @@ impl Reader {
             self.runs.iter().find(|(id, read)| !**read && self.got.runs.contains_key(*id))
         {
             let run = run.clone();
-            let way =
-                if self.random.random_bool(0.3) { Way::Windows(run) } else { Way::Run(run) };
+            let way = if self.random.random_bool(0.3) { Way::Windows(run) } else { Way::Run(run) };
             self.connect(way).await;
         }
         self.got
@@ -362,7 +361,7 @@ impl Reader {
             }
             Way::Feed(_) | Way::Many => (head.session_id.clone(), Count::Offset),
         };
-        let last = *head.range(count).end();
+        let (first, last) = head.range(count).into_inner();
         let place = connection.places.get_mut(&of);
         let place = place.unwrap_or_else(|| panic!("{path}: another session's event: {data}"));
         let before = std::mem::replace(place, last);
@@ -380,7 +379,7 @@ impl Reader {
                 self.got.feeds.get_mut(&of).unwrap()
             }
         };
-        line.take(before, Piece::new(count, data));
+        line.take(before, Piece { first, last, bytes: data });
         Next::Read
     }
 
