@@ -128,6 +128,7 @@ struct Seen {
     continued: AtomicUsize,
     gaps: AtomicUsize,
     resets: AtomicUsize,
+    resets_of_runs: AtomicUsize,
     snapshots: AtomicUsize,
     windows: AtomicUsize,
     cuts: AtomicUsize,
@@ -161,8 +162,8 @@ async fn case(random: &mut StdRng, fleet: &mut Fleet, number: usize, seen: &Seen
     let count = steps.len();
     let mut readers = Vec::new();
     let progress = fleet.progress.subscribe();
-    let read = |seed| {
-        let reader = Reader::new(&sessions, progress.clone(), count, seed);
+    let read = |seed, run| {
+        let reader = Reader::new(&sessions, progress.clone(), count, seed, run);
         tokio::spawn(reader.read())
     };
     let mut inputs = Vec::new();
@@ -192,16 +193,18 @@ async fn case(random: &mut StdRng, fleet: &mut Fleet, number: usize, seen: &Seen
                     tokio::task::yield_now().await;
                 }
             }
-            Step::Read(seed) => readers.push(read(seed)),
+            Step::Read(seed) => readers.push(read(seed, None)),
             Step::Interrupt(session, seed) => {
-                readers.push(read(seed));
-                inputs.push(begin(random, door, &session).await);
+                readers.push(read(seed, None));
+                let of_run = |run| readers.push(read(seed, Some(run)));
+                inputs.push(begin(random, door, &session, of_run).await);
                 fleet.interrupt(random).await;
             }
             Step::Thaw => fleet.thaw(),
             Step::LosePower(session, seed) => {
-                readers.push(read(seed));
-                inputs.push(begin(random, door, &session).await);
+                readers.push(read(seed, None));
+                let of_run = |run| readers.push(read(seed, Some(run)));
+                inputs.push(begin(random, door, &session, of_run).await);
                 fleet.lose_power().await;
             }
             Step::Prune => {
@@ -222,7 +225,9 @@ async fn case(random: &mut StdRng, fleet: &mut Fleet, number: usize, seen: &Seen
         let got =
             reader.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         journals.assert_same(&got);
-        add(&seen.resets, got.resets.len());
+        let of_runs = got.resets.iter().filter(|reset| reset.count == Count::Seq).count();
+        add(&seen.resets, got.resets.len() - of_runs);
+        add(&seen.resets_of_runs, of_runs);
         add(&seen.windows, got.windows);
         add(&seen.cuts, got.cut);
     }
@@ -243,20 +248,30 @@ async fn say(door: &Door, session: &str, text: &str) -> String {
     said["input_id"].as_str().unwrap().to_owned()
 }
 
-/// Says something, and returns in the middle of the answer, or shortly after it.
-async fn begin(random: &mut StdRng, door: Door, session: &str) -> String {
+/// Says something, and returns in the middle of the answer, or shortly after it. `with` is told the run
+/// when it has begun.
+async fn begin(
+    random: &mut StdRng,
+    door: Door,
+    session: &str,
+    with: impl FnOnce(String),
+) -> String {
     let mut text = "play t".to_owned();
     for _ in 0..random.random_range(3..30) {
         text.push_str([" t", " r", " y", " z", " z t"].choose(random).unwrap());
     }
     let input = say(&door, session, &text).await;
     let enough = random.random_range(2..20);
+    let mut with = Some(with);
     loop {
         let seen = door.get(&format!("/v1/inputs/{input}")).await;
         if seen["status"] == "terminal" {
             break;
         }
         if let Some(run) = seen["run_id"].as_str() {
+            if let Some(with) = with.take() {
+                with(run.to_owned());
+            }
             let run = door.get(&format!("/v1/runs/{run}")).await;
             if run["last_seq"].as_u64().unwrap() >= enough {
                 break;
@@ -423,7 +438,8 @@ fn batches<F: Future<Output = Fleet>>(cases: usize, open: impl Fn(StdRng) -> F) 
 
 /// Fails where the histories held nothing of what they are for.
 fn assert_seen(seen: &Seen, on_disk: bool) {
-    let Seen { interrupted, continued, gaps, resets, snapshots, windows, cuts } = seen;
+    let Seen { interrupted, continued, gaps, resets, resets_of_runs, snapshots, windows, cuts } =
+        seen;
     let mut all = vec![
         ("interrupted runs", interrupted),
         ("continuations", continued),
@@ -433,7 +449,7 @@ fn assert_seen(seen: &Seen, on_disk: bool) {
         ("cuts", cuts),
     ];
     if !on_disk {
-        all.push(("resets", resets));
+        all.extend([("resets", resets), ("resets of runs", resets_of_runs)]);
     }
     let counts: Vec<(&str, usize)> =
         all.iter().map(|(name, count)| (*name, count.load(Ordering::Relaxed))).collect();

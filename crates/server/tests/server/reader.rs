@@ -100,6 +100,8 @@ pub(crate) struct Reader {
     got: Got,
     /// Runs that were seen in feeds, and whether the end of each was read on a stream of its own.
     runs: BTreeMap<String, bool>,
+    /// The run to begin with.
+    first: Option<String>,
     cursor: Cursor,
 }
 
@@ -109,6 +111,7 @@ impl Reader {
         progress: watch::Receiver<Progress>,
         steps: usize,
         seed: u64,
+        first: Option<String>,
     ) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let count = random.random_range(1..=sessions.len());
@@ -119,13 +122,18 @@ impl Reader {
             steps,
             random,
             got: Got { feeds, ..Got::default() },
-            runs: BTreeMap::new(),
+            runs: first.iter().map(|run| (run.clone(), false)).collect(),
+            first,
             cursor: Cursor::zero(&mine),
         }
     }
 
     /// Reads until everything was read, over as many connections as chance wants.
     pub(crate) async fn read(mut self) -> Got {
+        if let Some(run) = self.first.take() {
+            let way = if self.random.random_bool(0.5) { Way::Windows(run) } else { Way::Run(run) };
+            self.connect(way).await;
+        }
         while !self.is_complete() {
             let way = self.way();
             self.connect(way).await;
@@ -166,7 +174,7 @@ impl Reader {
             self.runs.iter().filter(|(_, read)| !**read).map(|(id, _)| id.clone()).collect();
         match self.random.random_range(0..10) {
             0..4 => Way::Many,
-            4..6 if !unread.is_empty() => {
+            4..7 if !unread.is_empty() => {
                 let run = unread.choose(&mut self.random).unwrap().clone();
                 if self.random.random_bool(0.4) { Way::Windows(run) } else { Way::Run(run) }
             }
@@ -454,8 +462,16 @@ impl Reader {
                 if window.terminal {
                     assert!(line.last().is_some_and(ends), "{path}: {}", said());
                     self.runs.insert(run, true);
+                    return;
                 }
-                return tokio::task::yield_now().await;
+                // It may wait for what comes next, or do something else.
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                if self.random.random_bool(0.1) {
+                    return;
+                }
+                continue;
             }
             if window.events.is_empty() {
                 // A range that is pruned or lost is wider than the window.
