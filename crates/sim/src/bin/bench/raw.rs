@@ -269,3 +269,34 @@ impl Lines {
         Ok((begun.elapsed(), found))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The peer's line is as long as the earlier journal's was measured to be, with all of its fields.
+    #[test]
+    fn a_line_of_the_file_journal_is_as_long_as_the_earlier_ones() {
+        assert_eq!(Lines::bytes_per_token(), 211);
+        let record: serde_json::Value = serde_json::from_str(&Lines::record(1_000)).unwrap();
+        let mut fields: Vec<&str> =
+            record.as_object().unwrap().keys().map(String::as_str).collect();
+        fields.sort_unstable();
+        let mut all = [
+            "version",
+            "event_id",
+            "seq",
+            "run_id",
+            "session_id",
+            "event",
+            "type",
+            "created_at",
+            "terminal",
+            "terminal_state",
+            "payload",
+        ];
+        all.sort_unstable();
+        assert_eq!(fields, all);
+        assert_eq!(record["payload"]["text"].as_str().map(str::len), Some(6));
+    }
+}
