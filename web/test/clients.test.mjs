@@ -75,19 +75,29 @@ async function whole(path, last) {
 const all = (list, what) => Promise.all(list.map(what));
 const caughtUp = ({ event }) => event === "caught_up";
 
-/** A session with a turn that has begun to answer, and clients that read along, each through its own gate. */
-async function readAlong(session, ports) {
-  await post("/v1/sessions", { id: session });
-  const path = `/v1/sessions/${session}/events?after=0`;
+/** Sessions with a turn each that has begun to answer, and clients that read a feed along, each through its own gate. */
+async function readAlongAt(path, sessions, ports) {
+  await all(sessions, (id) => post("/v1/sessions", { id }));
   const clients = await attach(ports, path);
-  await post(`/v1/sessions/${session}/inputs`, { text: "go" });
+  await all(sessions, (id) => post(`/v1/sessions/${id}/inputs`, { text: "go" }));
   await all(clients, (reader) => reader.until("the beginning", ({ got }) => got.length >= 60));
-  return { path, clients };
+  return { path, sessions, clients };
+}
+
+/** The same with one session's own feed. */
+const readAlong = (session, ports) => readAlongAt(`/v1/sessions/${session}/events?after=0`, [session], ports);
+
+/** The same with the feed of many sessions, of which two are read. */
+function readManyAlong(name, ports) {
+  const sessions = [`${name}-1`, `${name}-2`];
+  return readAlongAt(`/v1/events?session=${sessions.join("&session=")}&after=0`, sessions, ports);
 }
 
 /** Every client comes to the end, has come back, and got everything once. */
-async function assertEnd({ path, clients }) {
-  await all(clients, (reader) => reader.until("the end", ({ numbered }) => numbered.at(-1)?.event === "run.completed" || numbered.some(({ event }) => event === "run.completed")));
+async function assertEnd({ path, sessions, clients }) {
+  const ends = ({ numbered }) => numbered.filter(({ event }) => event === "run.completed").length >= sessions.length;
+  await all(clients, (reader) => reader.until("the end", ends));
+  if (sessions.length > 1) return assertMany(sessions, clients);
   const events = await whole(`${path}&viewer=false`, caughtUp);
   await all(clients, (reader) => reader.until("everything", ({ numbered }) => numbered.length >= events.length));
   for (const reader of clients) {
@@ -96,23 +106,56 @@ async function assertEnd({ path, clients }) {
   }
 }
 
+/** Sessions come in any order on the feed of many, and each of them as its own feed has it. */
+async function assertMany(sessions, clients) {
+  const plain = ({ event, data }) => ({ event, data });
+  for (const session of sessions) {
+    const events = (await whole(`/v1/sessions/${session}/events?after=0&viewer=false`, caughtUp)).map(plain);
+    const mine = ({ numbered }) => numbered.filter(({ data }) => JSON.parse(data).session_id === session);
+    await all(clients, (reader) => reader.until(`everything of ${session}`, (one) => mine(one).length >= events.length));
+    for (const reader of clients) assertWhole({ name: `${reader.name}, ${session}`, numbered: mine(reader).map(plain) }, events);
+  }
+  for (const reader of clients) {
+    assert.ok(reader.opened >= 2, `${reader.name} was not cut off`);
+    const ids = reader.numbered.map(({ id }) => id);
+    assert.equal(new Set(ids).size, ids.length, `${reader.name}: an id came twice`);
+  }
+}
+
 const four = [0, 1, 2, 3];
+
+/** Of a connection that is open and on which nothing comes, curl and httpx notice that not even a
+    heartbeat does. An EventSource cannot: it waits until its kernel knows, which is what `notices` are. */
+async function assertHushIsNoticed({ clients }, notices) {
+  const [curl, httpx, ...sources] = clients;
+  await all([curl, httpx], (reader) => reader.until("another connection", ({ opened }) => opened >= 2));
+  for (const reader of sources) assert.equal(reader.opened, 1, reader.name);
+  notices.slice(2).forEach((notice) => notice());
+}
 
 test("P7: reset, closed and gone silent in mid-answer, every client finds its place", LIMIT, async () => {
   await all(["reset", "fin", "hush"], async (way) => {
     const gates = await all(four, () => gate());
     const along = await readAlong(way, gates.map(({ port }) => port));
-    const late = gates.map((one) => one[way]());
-    if (way === "hush") {
-      // curl and httpx notice that nothing comes, not even a heartbeat. An EventSource cannot: it
-      // waits until its kernel knows.
-      const [curl, httpx, ...sources] = along.clients;
-      await all([curl, httpx], (reader) => reader.until("another connection", ({ opened }) => opened >= 2));
-      for (const reader of sources) assert.equal(reader.opened, 1, reader.name);
-      late.slice(2).forEach((notice) => notice());
-    }
+    const notices = gates.map((one) => one[way]());
+    if (way === "hush") await assertHushIsNoticed(along, notices);
     await assertEnd(along);
   });
+});
+
+test("P7: on the feed of many sessions as well, reset, closed and gone silent, behind nginx and killed", LIMIT, async () => {
+  await all(["reset", "fin", "hush"], async (way) => {
+    const gates = await all(four, () => gate());
+    const along = await readManyAlong(way, gates.map(({ port }) => port));
+    const notices = gates.map((one) => one[way]());
+    if (way === "hush") await assertHushIsNoticed(along, notices);
+    await assertEnd(along);
+  });
+  const proxies = await all(four, () => nginx(server.port));
+  const along = await readManyAlong("killed", proxies.map(({ port }) => port));
+  await server.kill();
+  await server.start();
+  await assertEnd(along);
 });
 
 test("P6, P7: killed and started again, with and without a proxy in between, every client finds its place", LIMIT, async () => {
@@ -128,7 +171,9 @@ test("P6, P7: killed and started again, with and without a proxy in between, eve
 });
 
 test("P7: behind nginx that buffers, events come when they happen, and cuts on either side of it lose nothing", LIMIT, async () => {
-  await all([["reset", "near"], ["fin", "near"], ["reset", "far"], ["fin", "far"]], async ([way, side]) => {
+  // nginx passes heartbeats on and makes none, so that the client notices silence on either side.
+  const ways = [["reset", "near"], ["fin", "near"], ["hush", "near"], ["reset", "far"], ["fin", "far"], ["hush", "far"]];
+  await all(ways, async ([way, side]) => {
     const far = await all(four, () => gate());
     const proxies = await all(far, ({ port }) => nginx(port));
     const near = await all(proxies, ({ port }) => gate(port));
@@ -136,7 +181,8 @@ test("P7: behind nginx that buffers, events come when they happen, and cuts on e
     const along = await readAlong(`${way}-${side}`, near.map(({ port }) => port));
     const session = await server.get(`/v1/sessions/${way}-${side}`);
     assert.equal(session.state, "running", "the beginning came before the end");
-    (side === "near" ? near : far).forEach((one) => one[way]());
+    const notices = (side === "near" ? near : far).map((one) => one[way]());
+    if (way === "hush") await assertHushIsNoticed(along, notices);
     await assertEnd(along);
   });
 });

@@ -97,3 +97,17 @@ impl std::fmt::Debug for ServerConfig {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// W-66, W-67: unless a person sets something else, silence is broken every 5 s (twice within the
+    /// time in which a kernel gives a dead peer up), and who does not read is let go after 20 s.
+    #[test]
+    fn streams_beat_and_wait_as_documented() {
+        let config = ServerConfig::default();
+        assert_eq!(config.heartbeat, Duration::from_secs(5));
+        assert_eq!(config.write_timeout, Duration::from_secs(20));
+    }
+}

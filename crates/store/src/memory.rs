@@ -2,13 +2,14 @@
 //! is built on a store.
 //!
 //! It is as atomic, ordered and fenced as any backend, survives nothing, and does as it is told: it
-//! can be made to fail, and nodes can be declared dead or alive.
+//! can be made to fail, one process can be cut off from it, nodes can be declared dead or alive, and the
+//! power can fail: then what no sync covered is gone.
 
 mod read;
 mod tx;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use async_trait::async_trait;
@@ -18,7 +19,7 @@ use everturn_core::{
 };
 
 use crate::clock::Clock;
-use crate::error::{OpError, StorageError};
+use crate::error::{OpError, StorageError, StorageErrorKind};
 use crate::op::{Op, Reply};
 use crate::ops::{self, Ctx};
 use crate::rows::{EventRow, Gap, LateRow, Node, Token, Tombstone};
@@ -29,6 +30,10 @@ use crate::store::{Sink, Store};
 struct Rows {
     /// Counts up: tells in which order rows came.
     clock: u64,
+    /// How often the power failed.
+    power_losses: u64,
+    /// How to take back what was committed since the last synced commit, in the order of the changes.
+    unsynced: Vec<tx::Undo>,
     sessions: BTreeMap<SessionKey, Session>,
     tombstones: BTreeMap<SessionKey, Tombstone>,
     /// By session and order of acceptance.
@@ -76,6 +81,9 @@ pub struct MemoryStore {
     sink: RwLock<Option<Sink>>,
     /// Commits of this handle, and those of others that it was told of.
     known: AtomicU64,
+    /// After how many power losses the process of this handle was started.
+    started_after: u64,
+    cut_off: AtomicBool,
 }
 
 impl std::fmt::Debug for MemoryStore {
@@ -98,7 +106,9 @@ impl MemoryStore {
 
     fn on(shared: Arc<Shared>, clock: Arc<dyn Clock>) -> Self {
         let known = AtomicU64::new(shared.commits.load(Ordering::SeqCst));
-        Self { shared, clock, sink: RwLock::default(), known }
+        let started_after = lock(&shared.rows).power_losses;
+        let (sink, cut_off) = (RwLock::default(), AtomicBool::new(false));
+        Self { shared, clock, sink, known, started_after, cut_off }
     }
 
     /// Another process on the same store.
@@ -121,16 +131,36 @@ impl MemoryStore {
         *lock(&self.shared.failure) = failure;
     }
 
-    fn check(&self) -> Result<(), StorageError> {
-        match &*lock(&self.shared.failure) {
-            Some(failure) => Err(failure.clone()),
-            None => Ok(()),
+    /// Cuts this process alone off from the store, or lets it back.
+    pub fn set_cut_off(&self, cut_off: bool) {
+        // Under the lock: when this returns nothing of the process is under way any more.
+        let _rows = lock(&self.shared.rows);
+        self.cut_off.store(cut_off, Ordering::SeqCst);
+    }
+
+    /// The power fails: what was committed behind the last synced commit is gone, and every handle that
+    /// there is fails for ever. [`Self::another`] gives handles of processes that start afterwards;
+    /// their clock should be one of another boot.
+    pub fn lose_power(&self) {
+        let mut rows = lock(&self.shared.rows);
+        rows.power_losses += 1;
+        for undo in std::mem::take(&mut rows.unsynced).into_iter().rev() {
+            undo(&mut rows);
         }
+        self.shared.commits.fetch_add(1, Ordering::SeqCst);
     }
 
     fn rows(&self) -> Result<MutexGuard<'_, Rows>, StorageError> {
-        self.check()?;
-        Ok(lock(&self.shared.rows))
+        let rows = lock(&self.shared.rows);
+        let is_dead = rows.power_losses != self.started_after;
+        if is_dead || self.cut_off.load(Ordering::SeqCst) {
+            let message = "this process cannot reach the store";
+            return Err(StorageError::new(StorageErrorKind::Unavailable, message));
+        }
+        match &*lock(&self.shared.failure) {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(rows),
+        }
     }
 }
 
@@ -140,8 +170,15 @@ impl Store for MemoryStore {
         let mut rows = self.rows()?;
         let ctx = Ctx::new(&*self.clock);
         let mut tx = tx::RowTx::new(&mut rows);
+        let is_synced = op.synced();
         match ops::apply(&mut tx, &ctx, op) {
             Ok(applied) => {
+                let undo = tx.into_undo();
+                if is_synced || applied.must_sync {
+                    rows.unsynced.clear();
+                } else {
+                    rows.unsynced.extend(undo);
+                }
                 self.shared.commits.fetch_add(1, Ordering::SeqCst);
                 self.known.fetch_add(1, Ordering::SeqCst);
                 let committed = applied.committed;

@@ -27,12 +27,15 @@ macro_rules! on_both_stores {
 mod access;
 mod bad_input;
 mod connection;
+mod door;
 mod edges;
 mod events;
+mod fleet;
 mod histories;
 mod inputs;
 mod later;
 mod limits;
+mod line;
 mod many;
 mod operation;
 mod page;

@@ -131,7 +131,9 @@ impl Provider for Puppet {
                 ViewMessage::Assistant { .. } => {}
             }
         }
-        self.answer(&said, results)
+        // A continuation asks for what was asked for before.
+        let asked = said.rsplit("The request was:\n\n").next().unwrap_or_default();
+        self.answer(asked, results)
     }
 }
 

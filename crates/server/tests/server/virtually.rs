@@ -1,11 +1,11 @@
 //! Two processes on one store: what one says about what the other does or did.
 
-use everturn_core::{LeaseExpiry, Timestamp};
 use everturn_engine::Scope as Work;
-use everturn_store::{Clock, Read as _, SystemClock};
+use everturn_store::{Read as _, SystemClock};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
+use crate::fleet::Booted;
 use crate::sse::Events;
 use crate::world::{World, key, memory};
 
@@ -103,23 +103,6 @@ async fn viewers_elsewhere_count() {
     watches.session_when("s", |seen| seen["viewers"] == 1).await;
 }
 
-/// The same machine, started again.
-struct Rebooted(SystemClock);
-
-impl Clock for Rebooted {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-
-    fn boot(&self) -> LeaseExpiry {
-        LeaseExpiry { boot_id: "another-boot".to_owned(), ..self.0.boot() }
-    }
-
-    fn uuid(&self) -> uuid::Uuid {
-        self.0.uuid()
-    }
-}
-
 /// P6, P7: whoever saw what went with the power is told so on every feed, and nobody else is.
 #[tokio::test]
 async fn whoever_saw_what_was_lost_with_the_power_is_told_so() {
@@ -127,7 +110,7 @@ async fn whoever_saw_what_was_lost_with_the_power_is_told_so() {
     let works = World::on(store.clone(), |_, _| {}).await;
     let run = works.held_turn("s").await;
     store.set_gone(works.engine.node(), Some(true));
-    let other = Arc::new(store.another(Arc::new(Rebooted(SystemClock::new().unwrap()))));
+    let other = Arc::new(store.another(Booted::after(1)));
     let again = World::on(other, |_, _| {}).await;
     again.store.set_gone(works.engine.node(), Some(true));
     let gap = loop {

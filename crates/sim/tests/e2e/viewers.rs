@@ -154,6 +154,65 @@ async fn viewers_that_read_nothing_cost_neither_time_nor_memory() {
     drop(unread);
 }
 
+/// W-69: clients that go away, at any moment and in any way, are a normal end: no answer of the server
+/// counts as an error of it, nothing is said in its log, and nobody else notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_go_away_are_no_error_of_the_server() {
+    let script = "[[rule]]\nreply = [{ pieces = [\"word \"], repeat = 300, delay_ms = 5 }]\n";
+    let home = Home::new().unwrap();
+    let server = home.serve(&home.script(script).unwrap()).unwrap().start().await.unwrap();
+    let client = home.client().unwrap();
+    let live = Follower::feed(&client, "s");
+    let accepted = client.say("s", "r1", "go").await.unwrap();
+    let run = live.wait_for(|record| runs(record).first().cloned()).await.unwrap();
+    let address: std::net::SocketAddr =
+        client.address().trim_start_matches("http://").parse().unwrap();
+    let body = r#"{"text":"cut"}"#;
+    let requests = [
+        "GET /v1/sessions/s/events?after=0 HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(),
+        "GET /v1/events?session=s&after=0 HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(),
+        format!(
+            "GET /v1/runs/{run}/events HTTP/1.1\r\nhost: localhost\r\n\
+             accept: text/event-stream\r\n\r\n"
+        ),
+        // Cut off before the answer, or within a request.
+        format!("GET /v1/inputs/{}?wait=5 HTTP/1.1\r\nhost: localhost\r\n\r\n", accepted.input_id),
+        format!(
+            "POST /v1/sessions/s/inputs HTTP/1.1\r\nhost: localhost\r\n\
+             content-type: application/json\r\ncontent-length: 1000\r\n\r\n{body}"
+        ),
+    ];
+    for (number, request) in requests.iter().cycle().take(100).enumerate() {
+        let socket = TcpSocket::new_v4().unwrap();
+        let mut peer = socket.connect(address).await.unwrap();
+        peer.write_all(request.as_bytes()).await.unwrap();
+        // Streams are left after their beginning, in the middle of what comes, or at once.
+        let is_stream = number % requests.len() < 3;
+        if is_stream && number % 2 == 0 {
+            let mut begun = vec![0; 12 + number * 20];
+            peer.read_exact(&mut begun).await.unwrap();
+            assert_eq!(&begun[..12], b"HTTP/1.1 200");
+        }
+        if number % 4 < 2 {
+            // RST, while the other half of them says goodbye.
+            peer.set_zero_linger().unwrap();
+        }
+        drop(peer);
+    }
+    assert_eq!(client.outcome(&accepted.input_id).await.unwrap()["outcome"], "completed");
+    let figures = client.get("/metrics").await.unwrap().body;
+    let failed = figures.lines().find(|line| {
+        line.starts_with("everturn_http_requests_total{") && line.contains("status=\"5")
+    });
+    assert_eq!(failed, None);
+    assert!(!figures.contains("everturn_storage_failures_total{"), "{figures}");
+    let said = server.process.err.text();
+    for word in ["ERROR", "WARN", "panicked"] {
+        assert!(!said.contains(word), "{said}");
+    }
+    verify(&client, &["s"], vec![accepted], vec![seen(live)]).await;
+}
+
 /// P6, P7: many viewers of many turns, and a kill in the middle: each of them gets everything once.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_viewers_miss_nothing_and_see_nothing_twice_over_a_kill() {

@@ -17,7 +17,7 @@ use crate::tx::Tx;
 type Result<T> = std::result::Result<T, StorageError>;
 type Table<K, V> = fn(&mut Rows) -> &mut BTreeMap<K, V>;
 /// How to take one change back.
-type Undo = Box<dyn FnOnce(&mut Rows)>;
+pub(super) type Undo = Box<dyn FnOnce(&mut Rows) + Send>;
 
 pub(super) struct RowTx<'r> {
     rows: &'r mut Rows,
@@ -35,11 +35,16 @@ impl<'r> RowTx<'r> {
         }
     }
 
+    /// How to take everything back, in the order of the changes.
+    pub(super) fn into_undo(self) -> Vec<Undo> {
+        self.undo
+    }
+
     /// Puts a row, or removes it.
     fn set<K, V>(&mut self, table: Table<K, V>, key: K, value: Option<V>)
     where
-        K: Ord + Clone + 'static,
-        V: 'static,
+        K: Ord + Clone + Send + 'static,
+        V: Send + 'static,
     {
         fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> Option<V> {
             match value {
@@ -60,7 +65,7 @@ impl<'r> RowTx<'r> {
     }
 
     /// Removes all rows of a session from a table keyed by session and number.
-    fn clear<V: 'static>(&mut self, table: Table<(SessionKey, u64), V>, key: &SessionKey) {
+    fn clear<V: Send + 'static>(&mut self, table: Table<(SessionKey, u64), V>, key: &SessionKey) {
         let range = (key.clone(), 0)..=(key.clone(), u64::MAX);
         let numbers: Vec<u64> = table(self.rows).range(range).map(|(at, _)| at.1).collect();
         for number in numbers {

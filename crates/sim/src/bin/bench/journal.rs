@@ -74,7 +74,7 @@ pub(crate) async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     let peer = python.unwrap_or(files);
     let named = match python {
         Some(python) => {
-            format!("opened, written, closed per event in Python: {}", per_second(python))
+            format!("in Python, as the earlier web interface did: {}", per_second(python))
         }
         None => "no Python here".to_owned(),
     };
