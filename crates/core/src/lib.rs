@@ -12,6 +12,7 @@ pub mod id;
 #[macro_use]
 pub mod input;
 pub mod limits;
+pub mod merge;
 pub mod message;
 pub mod policy;
 pub mod prompt;
