@@ -210,8 +210,10 @@ pub struct Placed {
 pub struct Work {
     /// Bytes of text that were read, some of them more than once.
     pub bytes: u64,
-    /// Rows and pairs of rows that were looked at: look-ups, comparisons, cells.
+    /// Look-ups and comparisons of rows.
     pub steps: u64,
+    /// Pairs of rows in tables of alignment.
+    pub cells: u64,
 }
 
 /// The result of a merge. It holds indices only.

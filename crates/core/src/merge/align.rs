@@ -201,6 +201,7 @@ fn longest_chain(pairs: &[(usize, usize)], steps: &mut u64) -> Vec<(usize, usize
 /// questions.
 fn exactly(scene: &mut Scene<'_, '_>, gap: Gap<'_>) {
     let (height, width) = (gap.ours.len(), gap.copy.len());
+    scene.work.cells += (height * width) as u64;
     // `ending[i][j]`: the best that ends with i matched to j, or 0, and whether it goes on from the
     // match before on both sides. `best[i][j]`: the best of the first i and j.
     let mut ending = vec![(0_u64, false); height * width];
@@ -247,7 +248,7 @@ fn exactly(scene: &mut Scene<'_, '_>, gap: Gap<'_>) {
 
 /// What it is worth to match two rows; 0 if they are not the same.
 fn worth(scene: &mut Scene<'_, '_>, ours: usize, copy: usize) -> u64 {
-    let worth = if scene.same(ours, copy) {
+    let worth = if scene.says_same(ours, copy) {
         SAME
     } else if scene.shortened(ours, copy) {
         SHORTENED

@@ -152,6 +152,11 @@ impl<'s, 'a> Scene<'s, 'a> {
     /// Whether both say the same and may be one row.
     pub(super) fn same(&mut self, ours: usize, copy: usize) -> bool {
         self.work.steps += 1;
+        self.says_same(ours, copy)
+    }
+
+    /// [`Self::same`], counted elsewhere.
+    pub(super) fn says_same(&self, ours: usize, copy: usize) -> bool {
         self.ours.class(ours) == self.copy.class(copy) && self.runs_agree(ours, copy)
     }
 
