@@ -18,19 +18,27 @@ const CUTS: usize = 4;
 // What an order is worth, so that each line outweighs any number of those below it: a table has no more
 // than 256 matches.
 /// Rows that say the same.
-const SAME: u64 = 1 << 48;
+const SAME: u64 = 1 << 50;
 /// Rows of which one is the other cut short.
-const SHORTENED: u64 = 1 << 36;
+const SHORTENED: u64 = 1 << 40;
 /// Texts that are not said twice by chance.
-const LONG: u64 = 1 << 24;
+const LONG: u64 = 1 << 30;
+/// Calls of which the first result says the same.
+const RESULT: u64 = 1 << 20;
 /// Two matches that follow each other directly on both sides.
-const TOGETHER: u64 = 1 << 12;
+const TOGETHER: u64 = 1 << 10;
 /// Answers: questions are said again more often.
 const ANSWER: u64 = 1;
 
 /// Aligns everything but the results that follow their calls.
 pub(super) fn heads(scene: &mut Scene<'_, '_>) {
-    let (ours, copy) = (scene.ours.heads.clone(), scene.copy.heads.clone());
+    // And results that are matched already: they tell what is before and what is after.
+    let ours: Vec<usize> = (0..scene.ours.rows.len())
+        .filter(|&row| scene.ours.call_of[row].is_none() || scene.to_copy[row].is_some())
+        .collect();
+    let copy: Vec<usize> = (0..scene.copy.rows.len())
+        .filter(|&row| scene.copy.call_of[row].is_none() || scene.to_ours[row].is_some())
+        .collect();
     align(scene, &ours, &copy);
 }
 
@@ -197,8 +205,8 @@ fn longest_chain(pairs: &[(usize, usize)], steps: &mut u64) -> Vec<(usize, usize
 }
 
 /// Matches the best of all orders. Best: most rows that say the same; of those orders, most shortened
-/// ones; then most long texts; then most that follow each other directly on both sides; then fewest
-/// questions.
+/// ones; then most long texts; then most calls with the same result; then most that follow each other
+/// directly on both sides; then fewest questions.
 fn exactly(scene: &mut Scene<'_, '_>, gap: Gap<'_>) {
     let (height, width) = (gap.ours.len(), gap.copy.len());
     scene.work.cells += (height * width) as u64;
@@ -257,7 +265,9 @@ fn worth(scene: &mut Scene<'_, '_>, ours: usize, copy: usize) -> u64 {
     };
     let long = scene.ours.prints[ours].bytes >= MERGE_DISTINCT_BYTES;
     let answer = scene.ours.rows[ours].role != Role::User;
-    worth + u64::from(long) * LONG + u64::from(answer) * ANSWER
+    let result = scene.ours.first_result[ours];
+    let result = result.is_some() && result == scene.copy.first_result[copy];
+    worth + u64::from(long) * LONG + u64::from(result) * RESULT + u64::from(answer) * ANSWER
 }
 
 /// Gives each row of the copy the next free row of ours that says the same; what is between, if it is

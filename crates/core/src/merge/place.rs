@@ -94,25 +94,30 @@ pub(super) fn build(mut scene: Scene<'_, '_>, mut doubts: Vec<Option<Doubt>>) ->
 /// For each row of ours, the last row that stays together with it: results follow their call, and what
 /// only ours says to the end of the turn comes before what only the copy says.
 fn ends_of_turns(scene: &Scene<'_, '_>) -> Vec<usize> {
-    let rows = scene.ours.rows;
-    let mut ends: Vec<usize> = (0..rows.len()).collect();
-    for row in (1..rows.len()).rev() {
-        let own = scene.to_copy[row].is_none()
-            && rows[row].role != Role::User
-            && !scene.ours.prints[row].summary;
-        if own || rows[row].role == Role::Tool {
-            ends[row - 1] = ends[row];
+    // A call is known to the copy if one of its results is.
+    let mut known: Vec<bool> = scene.to_copy.iter().map(Option::is_some).collect();
+    for (row, call) in scene.ours.call_of.iter().enumerate() {
+        if let Some((caller, _)) = *call {
+            known[caller] |= scene.to_copy[row].is_some();
         }
     }
-    ends
+    ends(scene, |row| {
+        scene.ours.call_of[row].is_some()
+            || !(known[row]
+                || scene.ours.rows[row].role == Role::User
+                || scene.ours.prints[row].summary)
+    })
 }
 
 /// For each row of ours, the last of the results that follow it directly, or itself.
 fn ends_of_results(scene: &Scene<'_, '_>) -> Vec<usize> {
-    let rows = scene.ours.rows;
-    let mut ends: Vec<usize> = (0..rows.len()).collect();
-    for row in (1..rows.len()).rev() {
-        if rows[row].role == Role::Tool {
+    ends(scene, |row| scene.ours.call_of[row].is_some())
+}
+
+fn ends(scene: &Scene<'_, '_>, stays: impl Fn(usize) -> bool) -> Vec<usize> {
+    let mut ends: Vec<usize> = (0..scene.ours.rows.len()).collect();
+    for row in (1..ends.len()).rev() {
+        if stays(row) {
             ends[row - 1] = ends[row];
         }
     }
@@ -122,10 +127,7 @@ fn ends_of_results(scene: &Scene<'_, '_>) -> Vec<usize> {
 /// The first row of what stands together with `ours`: its call if it is a result, and summaries
 /// before it that only ours has, for they stand for what is older.
 fn first_of(scene: &Scene<'_, '_>, ours: usize) -> usize {
-    let mut first = ours;
-    while first > 0 && scene.ours.rows[first].role == Role::Tool {
-        first -= 1;
-    }
+    let mut first = scene.ours.call_of[ours].map_or(ours, |(caller, _)| caller);
     while first > 0 && scene.ours.prints[first - 1].summary && scene.to_copy[first - 1].is_none() {
         first -= 1;
     }

@@ -1,10 +1,10 @@
 //! Rows that are one for certain: by ids that both records have, by the exact time, and results by
 //! their calls.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-use super::scene::{Scene, Side};
+use super::scene::{CallAt, Scene, Side};
 use super::{By, Row};
 
 /// Matches what has an id of both records, then what is the same at the same time.
@@ -15,7 +15,14 @@ pub(super) fn correlate(scene: &mut Scene<'_, '_>) {
         let call = side.rows[row].calls.first().filter(|call| !call.id.is_empty())?;
         Some((call.id, call.name))
     });
-    join(scene, calls, By::Correlation, |row, copied| row.role == copied.role);
+    // Some providers number their calls anew in each conversation: the same number is not enough.
+    join(scene, calls, By::Correlation, |row, copied| {
+        let arguments = |row: &Row<'_>| {
+            let text = row.calls.first().map_or("", |call| call.arguments);
+            text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect::<Vec<u8>>()
+        };
+        row.role == copied.role && arguments(row) == arguments(copied)
+    });
     // A result whose call is on both sides follows it later.
     let answers = pairs(&scene.ours, &scene.copy, |side, row| {
         side.rows[row].answers.filter(|_| side.is_result(row))
@@ -97,20 +104,22 @@ fn pairs<'x, K: Eq + Hash + Copy>(
         .collect()
 }
 
-/// Matches the results of calls that are matched.
+/// Matches the results of calls that are matched, the first one of a call with the first one.
 pub(super) fn results(scene: &mut Scene<'_, '_>) {
-    let mut answered = HashMap::new();
+    let mut answered: HashMap<CallAt, VecDeque<usize>> = HashMap::new();
     for (row, call) in scene.ours.call_of.iter().enumerate() {
-        if let Some(call) = call {
-            answered.entry(*call).or_insert(row);
+        if let Some(call) = call
+            && scene.to_copy[row].is_none()
+        {
+            answered.entry(*call).or_default().push_back(row);
         }
     }
     for copy in 0..scene.copy.rows.len() {
         let Some((caller, index)) = scene.copy.call_of[copy] else { continue };
         scene.work.steps += 1;
         if let Some((caller, _)) = scene.to_ours[caller]
-            && let Some(&ours) = answered.get(&(caller, index))
-            && scene.free(ours, copy)
+            && scene.to_ours[copy].is_none()
+            && let Some(ours) = answered.get_mut(&(caller, index)).and_then(VecDeque::pop_front)
         {
             scene.join(ours, copy, By::Call);
         }

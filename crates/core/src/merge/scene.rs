@@ -17,6 +17,8 @@ pub(super) struct Side<'s, 'a> {
     pub(super) prints: Vec<Print>,
     /// For a result whose call is in the record: that call.
     pub(super) call_of: Vec<Option<CallAt>>,
+    /// For a row that makes calls: what the first result says that there is of them, as a class.
+    pub(super) first_result: Vec<Option<usize>>,
     /// The rows that stand for themselves, in order: all but those results.
     pub(super) heads: Vec<usize>,
     /// How many rows of each class there are.
@@ -25,13 +27,19 @@ pub(super) struct Side<'s, 'a> {
 
 impl<'s, 'a> Side<'s, 'a> {
     fn new(rows: &'s [Row<'a>], prints: Vec<Print>, classes: usize) -> Self {
-        let call_of = calls(rows);
+        let call_of: Vec<Option<CallAt>> = calls(rows);
         let heads = (0..rows.len()).filter(|&row| call_of[row].is_none()).collect();
         let mut of_class = vec![0; classes];
         for print in &prints {
             of_class[print.class] += 1;
         }
-        Self { rows, prints, call_of, heads, of_class }
+        let mut first_result = vec![None; rows.len()];
+        for (row, call) in call_of.iter().enumerate() {
+            if let Some((caller, _)) = *call {
+                first_result[caller].get_or_insert(prints[row].class);
+            }
+        }
+        Self { rows, prints, call_of, first_result, heads, of_class }
     }
 
     pub(super) fn class(&self, row: usize) -> usize {
@@ -160,15 +168,15 @@ impl<'s, 'a> Scene<'s, 'a> {
         self.ours.class(ours) == self.copy.class(copy) && self.runs_agree(ours, copy)
     }
 
-    /// Whether one is the other cut short, and neither text occurs whole on the other side.
+    /// Whether one is the other cut short, and neither text is whole on the other side as often.
     pub(super) fn shortened(&mut self, ours: usize, copy: usize) -> bool {
         let (one, other) = (&self.ours.prints[ours], &self.copy.prints[copy]);
         let (row, copied) = (&self.ours.rows[ours], &self.copy.rows[copy]);
         let may = one.head.is_some()
             && one.head == other.head
             && row.role == copied.role
-            && self.copy.of_class[one.class] == 0
-            && self.ours.of_class[other.class] == 0
+            && self.ours.of_class[one.class] > self.copy.of_class[one.class]
+            && self.copy.of_class[other.class] > self.ours.of_class[other.class]
             && self.runs_agree(ours, copy);
         let bytes = (row.text.len() + copied.text.len()) as u64;
         if !may || bytes > self.rereads {
