@@ -18,7 +18,7 @@
 //! | 1 | both have the same [`Row::key`], once on each side, and the same role | anywhere |
 //! | 2 | the first calls that both make have the same id, tool and arguments, the id once on each side; or both answer such a call and one of them has lost the call itself | anywhere |
 //! | 3 | it says the same at the same millisecond, once on each side, in records that share a clock (below) | anywhere |
-//! | 4 | it says the same, or is the same text cut short (below) | between the same neighbours: the longest common order of both records; of several, that with the most long texts, then with the most calls that have the same result, then with the most that stands together, then with the fewest questions |
+//! | 4 | it says the same, or is the same text cut short (below) | between the same neighbours: the longest common order of both records; of several, that with the most long texts, then with the most calls whose results agree, then with the most that stands together, then with the fewest questions |
 //! | 5 | it and its neighbour in the copy say what two neighbours of ours say | anywhere |
 //! | 6 | it says the same in [`MERGE_DISTINCT_BYTES`](crate::limits::MERGE_DISTINCT_BYTES) bytes or more, and is not part of something new | anywhere |
 //! | 7 | it says the same and stands beside a row that 1 to 6 matched, as in ours | there |
@@ -34,9 +34,9 @@
 //! line, and may have `[screenshot]` in place of images; ours is never stripped, because a person may
 //! have typed just that.
 //!
-//! *Cut short*: only compaction notes and tool results, only where each text occurs more often in its
-//! record than whole in the other one, only with 32 equal bytes at the beginning, and only if what the short one has of its own
-//! is nothing or a mark that something was left out.
+//! *Cut short*: only compaction notes and tool results, only with 32 equal bytes at the beginning, and
+//! only if what the short one has of its own is nothing or a mark that something was left out. Rows
+//! that say the same go first.
 //!
 //! *Share a clock*: of the texts that occur once on each side, and there is one, at least half have the
 //! same time on both. Where rows were stamped anew, an equal time is an accident.

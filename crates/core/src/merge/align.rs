@@ -23,7 +23,7 @@ const SAME: u64 = 1 << 50;
 const SHORTENED: u64 = 1 << 40;
 /// Texts that are not said twice by chance.
 const LONG: u64 = 1 << 30;
-/// Calls of which the first result says the same.
+/// Calls of which ours has as many results (twice), and of which the first result says the same.
 const RESULT: u64 = 1 << 20;
 /// Two matches that follow each other directly on both sides.
 const TOGETHER: u64 = 1 << 10;
@@ -265,9 +265,14 @@ fn worth(scene: &mut Scene<'_, '_>, ours: usize, copy: usize) -> u64 {
     };
     let long = scene.ours.prints[ours].bytes >= MERGE_DISTINCT_BYTES;
     let answer = scene.ours.rows[ours].role != Role::User;
-    let result = scene.ours.first_result[ours];
-    let result = result.is_some() && result == scene.copy.first_result[copy];
-    worth + u64::from(long) * LONG + u64::from(result) * RESULT + u64::from(answer) * ANSWER
+    let (mine, theirs) = (scene.ours.results[ours], scene.copy.results[copy]);
+    let result = match (mine, theirs) {
+        (Some((mine, count)), Some((theirs, copied))) => {
+            2 * u64::from(count >= copied) + u64::from(mine == theirs)
+        }
+        _ => 0,
+    };
+    worth + u64::from(long) * LONG + result * RESULT + u64::from(answer) * ANSWER
 }
 
 /// Gives each row of the copy the next free row of ours that says the same; what is between, if it is

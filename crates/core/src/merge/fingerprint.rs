@@ -244,21 +244,23 @@ pub fn without_workspace_line(text: &str) -> &str {
 }
 
 /// Whether one text is the other one cut short: equal at both ends, with at least the length of a head
-/// at the beginning, and whatever the shorter one has of its own only says that something is missing.
+/// at the beginning, and what one of them has of its own between is nothing, or only says that something
+/// is missing. (Such a mark may be longer than what it stands for.)
 pub(super) fn shortened(one: &str, other: &str) -> bool {
-    let (mut short, mut long) = (Vec::new(), Vec::new());
-    fold(one, &mut short);
-    fold(other, &mut long);
-    if short.len() > long.len() {
-        std::mem::swap(&mut short, &mut long);
-    }
-    let begin = short.iter().zip(&long).take_while(|(a, b)| a == b).count();
+    let (mut texts, mut own) = ([Vec::new(), Vec::new()], [0..0, 0..0]);
+    fold(one, &mut texts[0]);
+    fold(other, &mut texts[1]);
+    let [one, other] = &texts;
+    let begin = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     if begin < MERGE_HEAD_BYTES {
         return false;
     }
-    let rest = &short[begin..];
-    let end = rest.iter().rev().zip(long.iter().rev()).take_while(|(a, b)| a == b).count();
-    is_mark(&short[..begin], &rest[..rest.len() - end])
+    let rests = one[begin..].iter().rev().zip(other[begin..].iter().rev());
+    let end = rests.take_while(|(a, b)| a == b).count();
+    for (own, text) in own.iter_mut().zip(&texts) {
+        *own = begin..text.len() - end;
+    }
+    texts.iter().zip(own).any(|(text, own)| is_mark(&text[..begin], &text[own]))
 }
 
 /// Whether `own` (what stands between two shared ends) is nothing or says that something is missing.

@@ -17,8 +17,9 @@ pub(super) struct Side<'s, 'a> {
     pub(super) prints: Vec<Print>,
     /// For a result whose call is in the record: that call.
     pub(super) call_of: Vec<Option<CallAt>>,
-    /// For a row that makes calls: what the first result says that there is of them, as a class.
-    pub(super) first_result: Vec<Option<usize>>,
+    /// For a row that makes calls: the class of the first result that there is of them, and how many
+    /// there are.
+    pub(super) results: Vec<Option<(usize, usize)>>,
     /// The rows that stand for themselves, in order: all but those results.
     pub(super) heads: Vec<usize>,
     /// How many rows of each class there are.
@@ -33,13 +34,13 @@ impl<'s, 'a> Side<'s, 'a> {
         for print in &prints {
             of_class[print.class] += 1;
         }
-        let mut first_result = vec![None; rows.len()];
+        let mut results = vec![None; rows.len()];
         for (row, call) in call_of.iter().enumerate() {
             if let Some((caller, _)) = *call {
-                first_result[caller].get_or_insert(prints[row].class);
+                results[caller].get_or_insert((prints[row].class, 0)).1 += 1;
             }
         }
-        Self { rows, prints, call_of, first_result, heads, of_class }
+        Self { rows, prints, call_of, results, heads, of_class }
     }
 
     pub(super) fn class(&self, row: usize) -> usize {
@@ -168,15 +169,13 @@ impl<'s, 'a> Scene<'s, 'a> {
         self.ours.class(ours) == self.copy.class(copy) && self.runs_agree(ours, copy)
     }
 
-    /// Whether one is the other cut short, and neither text is whole on the other side as often.
+    /// Whether one is the other cut short. Only for rows that do not say the same.
     pub(super) fn shortened(&mut self, ours: usize, copy: usize) -> bool {
         let (one, other) = (&self.ours.prints[ours], &self.copy.prints[copy]);
         let (row, copied) = (&self.ours.rows[ours], &self.copy.rows[copy]);
         let may = one.head.is_some()
             && one.head == other.head
             && row.role == copied.role
-            && self.ours.of_class[one.class] > self.copy.of_class[one.class]
-            && self.copy.of_class[other.class] > self.ours.of_class[other.class]
             && self.runs_agree(ours, copy);
         let bytes = (row.text.len() + copied.text.len()) as u64;
         if !may || bytes > self.rereads {

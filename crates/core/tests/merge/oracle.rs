@@ -117,32 +117,29 @@ impl Both<'_> {
     fn shortened(&self, ours: usize, copy: usize) -> bool {
         let mine = says(&self.ours[ours], &self.ours[ours].text);
         let theirs = self.copy_says(copy);
-        let of_ours =
-            |what: &Says| self.ours.iter().filter(|line| says(line, &line.text) == *what).count();
-        let of_copy = |what: &Says| {
-            (0..self.copy.len()).filter(|&copy| self.copy_says(copy) == *what).count()
-        };
-        let whole_elsewhere =
-            of_ours(&mine) <= of_copy(&mine) || of_copy(&theirs) <= of_ours(&theirs);
         let may = |line: &Line| is_summary(line) || line.role == Role::Tool;
         let (short, long) =
             if mine.2.len() < theirs.2.len() { (&mine.2, &theirs.2) } else { (&theirs.2, &mine.2) };
         mine.0 == theirs.0
-            && !whole_elsewhere
+            && mine.2 != theirs.2
             && may(&self.ours[ours])
             && may(&self.copy[copy])
             && short.len() >= 32
             && long.starts_with(short.trim_end_matches('.'))
     }
 
-    /// Whether both make calls, and the first result of any says the same.
-    fn same_result(&self, ours: usize, copy: usize) -> bool {
-        let of = |lines: &[Line], row: usize| {
-            (0..lines.len()).find(|&at| call_of(lines, at).is_some_and(|(caller, _)| caller == row))
+    /// For rows that make calls and have results: 2 if ours has as many, and 1 if the first ones say the
+    /// same.
+    fn results_agree(&self, ours: usize, copy: usize) -> usize {
+        let of = |lines: &[Line], row: usize| -> Vec<usize> {
+            let is = |&at: &usize| call_of(lines, at).is_some_and(|(caller, _)| caller == row);
+            (0..lines.len()).filter(is).collect()
         };
-        match (of(self.ours, ours), of(self.copy, copy)) {
-            (Some(o), Some(c)) => self.same(o, c),
-            _ => false,
+        match (&of(self.ours, ours)[..], &of(self.copy, copy)[..]) {
+            (mine @ [o, ..], theirs @ [c, ..]) => {
+                2 * usize::from(mine.len() >= theirs.len()) + usize::from(self.same(*o, *c))
+            }
+            _ => 0,
         }
     }
 
@@ -277,7 +274,7 @@ impl Both<'_> {
             count(&|o, c| self.same(o, c)),
             count(&|o, c| !self.same(o, c)),
             count(&|o, _| is_long(&self.ours[o])),
-            count(&|o, c| self.same_result(o, c)),
+            order.iter().map(|&(o, c)| self.results_agree(ours[o], copy[c])).sum(),
             together,
             count(&|o, _| self.ours[o].role != Role::User),
         )
