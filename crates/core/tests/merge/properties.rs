@@ -178,7 +178,7 @@ fn shown(ours: &[Line], copy: &[Line], merged: &Merged) -> String {
 #[test]
 fn any_merge_is_one_that_the_slow_statement_of_the_rules_allows() {
     let records = prop_oneof![two(6), (record(4, "o"), record(4, "x"))];
-    check(6_000, records, |(ours, copy)| {
+    check(4_000, records, |(ours, copy)| {
         let merged = merged(&ours, &copy);
         let allowed = oracle::merges(&ours, &copy);
         if !allowed.contains(&merged.rows) {
@@ -224,23 +224,21 @@ fn a_second_merge_with_the_same_copy_adds_nothing() {
     let in_order = std::cell::Cell::new(0);
     check(3_000, (record(10, "o"), record(10, "x")), |(ours, copy)| {
         let first = merged(&ours, &copy);
-        invariants(&ours, &copy, &first)?;
         let whole = transcript(&ours, &copy, &first);
         let second = merged(&whole, &copy);
-        // Where the records contradict each other's order, there may be doubt again; never more, but
-        // for notes of which each is the beginning of another one.
+        invariants(&whole, &copy, &second)?;
+        // Where the records contradict each other's order, the longest common order of the second
+        // merge may be another one.
         let agree = first.matches.is_sorted_by_key(|found| found.ours);
         in_order.set(in_order.get() + u32::from(agree));
-        let told = second.for_model().count() > whole.len();
-        let whole_texts = first.matches.iter().all(|found| found.same);
-        if (agree && second.added() > 0) || (whole_texts && told) {
+        if agree && second.added() > 0 {
             let (first, second) = (shown(&ours, &copy, &first), shown(&whole, &copy, &second));
             return Err(format!("{first}\nthen {second}"));
         }
         Ok(())
     });
     println!("{} of 3000 pairs of records agree about the order", in_order.get());
-    assert!(in_order.get() > 1_000);
+    assert!(in_order.get() > 2_000);
 }
 
 #[test]

@@ -48,6 +48,16 @@ fn near_duplicates(count: usize) -> (Vec<Line>, Vec<Line>) {
     (ours, copy)
 }
 
+/// The same, with rows in between that occur once: each stretch is small enough for a table.
+fn near_duplicates_in_tables(count: usize) -> (Vec<Line>, Vec<Line>) {
+    let (ours, copy) = near_duplicates(count);
+    let cut = |lines: Vec<Line>| -> Vec<Line> {
+        let pieces = lines.chunks(60).enumerate();
+        pieces.flat_map(|(at, piece)| [&[user(format!("cut {at}"))], piece].concat()).collect()
+    };
+    (cut(ours), cut(copy))
+}
+
 /// One step with many calls, their results in another order, each of them followed by something new.
 fn one_large_step(count: usize) -> (Vec<Line>, Vec<Line>) {
     let step = |prefix: &str| {
@@ -82,6 +92,7 @@ const CASES: &[Case] = &[
     ("shuffled", |n| (distinct(n), shuffled(&distinct(n)))),
     ("two rows, shuffled", |n| (shuffled(&alternating(n)), shuffled(&alternating(n)[1..]))),
     ("near duplicates", near_duplicates),
+    ("near duplicates, in tables", near_duplicates_in_tables),
     ("one large step", one_large_step),
     ("each row new but one", |n| {
         (distinct(n), (0..n).map(|at| if at == n / 2 { user("q0") } else { user("ok") }).collect())
