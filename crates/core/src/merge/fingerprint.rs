@@ -165,7 +165,7 @@ pub(super) fn fold(text: &str, folded: &mut Vec<u8>) {
             continue;
         }
         let whole = (spaces >> 7) * 0xff;
-        let plain = word & !whole | ALL * 0x20 & whole;
+        let plain = (word & !whole) | ((ALL * 0x20) & whole);
         folded[length..length + 8].copy_from_slice(&plain.to_le_bytes());
         length += 8;
         before = spaces >> 63 == 1;
@@ -211,13 +211,15 @@ fn has_wide_space(bytes: &[u8]) -> bool {
     let begins = |byte: u8| matches!(byte, 0xc2 | 0xe1 | 0xe2 | 0xe3);
     bytes.chunks(BLOCK).enumerate().any(|(block, chunk)| {
         chunk.iter().fold(false, |any, &byte| any | begins(byte))
-            && (block * BLOCK..block * BLOCK + chunk.len()).any(|at| match bytes[at..] {
-                [0xc2, 0x85 | 0xa0, ..]
-                | [0xe1, 0x9a, 0x80, ..]
-                | [0xe2, 0x80, 0x80..=0x8a | 0xa8 | 0xa9 | 0xaf, ..]
-                | [0xe2, 0x81, 0x9f, ..]
-                | [0xe3, 0x80, 0x80, ..] => true,
-                _ => false,
+            && (block * BLOCK..block * BLOCK + chunk.len()).any(|at| {
+                matches!(
+                    bytes[at..],
+                    [0xc2, 0x85 | 0xa0, ..]
+                        | [0xe1, 0x9a, 0x80, ..]
+                        | [0xe2, 0x80, 0x80..=0x8a | 0xa8 | 0xa9 | 0xaf, ..]
+                        | [0xe2, 0x81, 0x9f, ..]
+                        | [0xe3, 0x80, 0x80, ..]
+                )
             })
     })
 }
