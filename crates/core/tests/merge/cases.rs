@@ -85,6 +85,15 @@ fn nothing_comes_between_a_call_and_its_results() {
         [user("do"), model("step").calls("c1", "shell"), tool("one").answers("c1"), model("done")];
     let copy = [user("do"), model("step").calls("x1", "shell"), model("meanwhile"), model("done")];
     is(&ours, &copy, &["do", "step", "one", "meanwhile", "done"]);
+    // Also where the copy has something between them.
+    let copy = [
+        user("do"),
+        model("step").calls("x1", "shell"),
+        model("meanwhile"),
+        tool("one").answers("x1"),
+        model("done"),
+    ];
+    is(&ours, &copy, &["do", "step", "one", "meanwhile", "done"]);
     // And the same for a step that only the copy has: its result comes with it, and is not mistaken.
     let ours = [user("do"), model("done"), tool("ok")];
     let copy = [

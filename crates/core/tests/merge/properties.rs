@@ -225,6 +225,12 @@ fn a_second_merge_with_the_same_copy_adds_nothing() {
     check(3_000, (record(10, "o"), record(10, "x")), |(ours, copy)| {
         let first = merged(&ours, &copy);
         let whole = transcript(&ours, &copy, &first);
+        let apart = whole.windows(2).find(|two| {
+            two[1].role == Role::Tool && two[0].role != Role::Tool && two[0].calls.is_empty()
+        });
+        if apart.is_some() {
+            return Err(format!("a result lost its call\n{}", shown(&ours, &copy, &first)));
+        }
         let second = merged(&whole, &copy);
         invariants(&whole, &copy, &second)?;
         // Where the records contradict each other's order, the longest common order of the second
