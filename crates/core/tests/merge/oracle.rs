@@ -45,6 +45,9 @@ pub(crate) fn merges(ours: &[Line], copy: &[Line]) -> Vec<Vec<Placed>> {
     results
 }
 
+/// What a row is called, if anything.
+type Name<'n> = dyn Fn(&Line) -> Option<String> + 'n;
+
 type Says = (Role, Vec<(String, String)>, String);
 
 fn says(line: &Line, text: &str) -> Says {
@@ -145,7 +148,7 @@ impl Both<'_> {
 
     fn correlated(&self) -> Matched {
         let mut matched = vec![None; self.copy.len()];
-        let names: [&dyn Fn(&Line) -> Option<String>; 2] = [&|line| line.key.clone(), &|line| {
+        let names: [&Name<'_>; 2] = [&|line| line.key.clone(), &|line| {
             line.calls.first().map(|(id, name, _)| format!("{id} {name}"))
         }];
         for name in names {
@@ -160,7 +163,7 @@ impl Both<'_> {
     fn join_unique(
         &self,
         matched: &mut Matched,
-        name: &dyn Fn(&Line) -> Option<String>,
+        name: &Name<'_>,
         may: &dyn Fn(usize, usize) -> bool,
     ) {
         for c in 0..self.copy.len() {
