@@ -34,6 +34,9 @@ async function open(options = {}, path = "/") {
 const WORDS = Array.from({ length: 400 }, (_, n) => `word${n + 1}`).join(" ");
 /** Rows are set as paragraphs of their own, without the space that a row may begin with. */
 const spaceless = (texts) => texts.join("").replace(/\s/g, "");
+/** Waits for the answer's last word: a page may be idle for a moment before it hears of a turn. */
+const saidAll = (page) =>
+  page.waitForFunction((last) => document.querySelector("#transcript").textContent.includes(last), WORDS.slice(-7));
 const theSession = (page) => server.sessions.get(sessionIdOf(page));
 /** What the running turn's journal says up to now. */
 const journal = (page) => {
@@ -155,6 +158,34 @@ test("while the server is away messages wait in order, and go out when it is bac
   assert.deepEqual(await mine(page), ["hello", "one", "two"]);
   assert.equal(await page.isHidden("#lost"), true);
   assert.equal(server.inputs.size, 3);
+});
+
+// Counterpart of `test_messages_js_names_browser_sse_disconnect_separately` of seed 000.
+test("a server that goes away and comes back is told apart from a turn that broke off", async () => {
+  const page = await open();
+  await say(page, "a slow one");
+  await streaming(page, 100);
+  // The connection is gone: that is what the page says, and nothing of the turn.
+  await server.vanish();
+  await page.waitForSelector("#lost:not([hidden])");
+  assert.match(await page.textContent("#lost"), /No contact with the server/);
+  assert.equal((await page.$$("[data-variant=interruption]")).length, 0);
+  assert.equal((await page.$$(".card.interrupted")).length, 0);
+  server.paceMs = 0;
+  await server.listen(server.port);
+  await page.evaluate(() => document.querySelector("#lost-now").click());
+  await page.waitForFunction(() => document.querySelector("#lost").hidden);
+  await saidAll(page);
+  await idle(page);
+  assert.equal(spaceless(await answers(page)), spaceless([WORDS]));
+  assert.equal((await page.$$("[data-variant=interruption]")).length, 0, "nothing broke off");
+  // And the other way round: a turn that broke off is no lost connection.
+  server.paceMs = 5;
+  await say(page, "a slow one");
+  await streaming(page, 100);
+  server.interrupt(theSession(page), { continues: false });
+  await page.waitForSelector("[data-variant=interruption]");
+  assert.equal(await page.isHidden("#lost"), true);
 });
 
 test("a conversation can be begun while the server is away", async () => {
@@ -343,6 +374,7 @@ test("an interrupted turn that waits for a person can be continued or left", asy
   server.paceMs = 0;
   await page.click("text=Continue it");
   await page.waitForSelector(".card.interrupted", { state: "detached" });
+  await saidAll(page);
   await idle(page);
   assert.equal(spaceless(await answers(page)), spaceless([WORDS]));
 });

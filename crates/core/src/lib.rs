@@ -13,6 +13,7 @@ pub mod id;
 pub mod input;
 pub mod late;
 pub mod limits;
+pub mod merge;
 pub mod message;
 pub mod policy;
 pub mod prompt;

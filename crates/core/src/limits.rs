@@ -66,3 +66,13 @@ pub const DECISION_S: u64 = 86_400;
 pub const IMPORT_EVENTS_MAX: u64 = 1_000_000;
 /// Bytes of all their bodies.
 pub const IMPORT_BYTES_MAX: u64 = 256 << 20;
+/// Bytes from which on a text is not said twice by chance, so that a merge may look for it anywhere.
+pub const MERGE_DISTINCT_BYTES: usize = 64;
+/// Bytes at the beginning that a merge wants of a text that is cut short.
+pub const MERGE_HEAD_BYTES: usize = 32;
+/// Cells of one exact alignment for each of the rows that it compares.
+pub const MERGE_CELLS_PER_ROW: usize = 64;
+/// Cells of one exact alignment.
+pub const MERGE_CELLS_MAX: usize = 1 << 16;
+/// How often a merge may read all bytes again, to compare texts that are cut short.
+pub const MERGE_REREADS: u64 = 4;

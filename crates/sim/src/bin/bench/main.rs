@@ -13,6 +13,7 @@ mod first_token;
 mod fixture;
 mod journal;
 mod memory;
+mod merge;
 mod raw;
 mod reading;
 mod start;
@@ -33,7 +34,7 @@ struct Arguments {
     /// A short run of everything, to see that it works; its numbers mean little
     #[arg(long)]
     quick: bool,
-    /// Only these groups: journal, admission, first-token, reading, start, memory, fanout
+    /// Only these groups: journal, admission, first-token, reading, start, memory, merge, fanout
     #[arg(long, value_name = "GROUP")]
     only: Vec<String>,
     /// Become the bare server of the fan-out rows: topics, events per second of each
@@ -120,6 +121,9 @@ async fn measure(arguments: &Arguments) -> Result<Table> {
     }
     if begin("memory") {
         memory::measure(scale, &mut table).await?;
+    }
+    if begin("merge") {
+        merge::measure(scale, &mut table).await?;
     }
     if begin("fanout") {
         fanout::measure(scale, &mut table).await?;
