@@ -8,6 +8,7 @@ use everturn_core::{
     CallState, Choice, Permission, Prompt, PromptId, PromptKind, PromptState, Run, SessionKey,
     ToolCall, limits,
 };
+use everturn_crash::Point;
 use everturn_store::StorageError;
 use serde_json::Value;
 use std::sync::Arc;
@@ -128,7 +129,9 @@ async fn one(
             }
         }
     }
+    everturn_crash::pass(Point::CallAllowed);
     journal.write(vec![Record::CallStarted(call.id.clone())]).await?;
+    everturn_crash::pass(Point::CallStarted);
     execute(shared, journal, control, key, call, arguments, tool).await
 }
 
@@ -342,6 +345,7 @@ async fn execute(
         Err(error) => (CallState::Unknown, format!("The tool broke down: {error}")),
     };
     limit(&mut result, limits::TOOL_RESULT_BYTES_MAX);
+    everturn_crash::pass(Point::CallReturned);
     let mut records = deltas.take();
     records.push(Record::CallFinished { call_id: call.id.clone(), state, result });
     journal.write(records).await?;
