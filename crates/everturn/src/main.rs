@@ -135,7 +135,7 @@ async fn run(cli: Cli, term: Term) -> Result<Exit> {
             commands::import::journal(&settings, asked, term).await
         }
         Command::Import(cli::Import::Hermes(_)) => Err(not_built("import hermes")),
-        Command::Torture(_) => Err(not_built("torture")),
+        Command::Torture(args) => commands::torture::run(args, term).await,
     }
 }
 

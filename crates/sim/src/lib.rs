@@ -11,6 +11,7 @@
 //! - [`crowd`]: many viewers at once.
 //! - [`history`] and [`check`]: what the store says afterwards, and whether the promises were kept.
 //! - [`disk`]: a file system that is full when the test says so.
+//! - [`torture`]: deaths at every named place, in homes of their own: the crash harness itself.
 //! - [`tier`]: how much of it all, by default and in a long run.
 
 pub mod check;
@@ -24,4 +25,5 @@ pub mod openai;
 pub mod process;
 pub mod server;
 pub mod tier;
+pub mod torture;
 pub mod wait;

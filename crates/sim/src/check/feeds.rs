@@ -3,19 +3,27 @@
 use std::collections::HashMap;
 
 use super::{Findings, text};
-use crate::follow::Record;
+use crate::follow::{Record, Seen};
 use crate::history::SessionHistory;
 
+/// Events that are not synced by themselves: pieces of what somebody said.
+const PIECES: &[&str] = &["text.delta", "reasoning.delta", "tool.output"];
+
 /// The feed is gapless, and the events of runs in it are those of their journals.
-pub(super) fn check(history: &SessionHistory, findings: &mut Findings<'_>) {
+pub(super) fn check(history: &SessionHistory, lossy: bool, findings: &mut Findings<'_>) {
     for fault in &history.faults {
-        findings.add("P7", format!("the stream of the feed: {fault}"));
+        if !(lossy && history.jumps.contains(fault)) {
+            findings.add("P7", format!("the stream of the feed: {fault}"));
+        }
     }
     let mut of_run: HashMap<String, Vec<&str>> = HashMap::new();
-    for (index, seen) in history.feed.iter().enumerate() {
-        if seen.number != index as u64 + 1 {
-            findings.add("P7", format!("offset {} in place {}", seen.number, index + 1));
+    let mut next = 1;
+    for seen in &history.feed {
+        let first = (seen.number + 1).saturating_sub(seen.span());
+        if first < next || (first > next && !lossy) {
+            findings.add("P7", format!("offset {} in place {next}", seen.number));
         }
+        next = seen.number + 1;
         let body = seen.json();
         if body["seq"].is_u64() {
             of_run.entry(text(&body, "run_id").to_owned()).or_default().push(&seen.data);
@@ -41,27 +49,79 @@ pub(super) fn check(history: &SessionHistory, findings: &mut Findings<'_>) {
     }
 }
 
-/// What a client saw is still there, byte for byte, and it was told everything once.
-pub(super) fn check_seen(history: &SessionHistory, record: &Record, findings: &mut Findings<'_>) {
+/// What a client saw is still there, byte for byte (or, once it is old, as a part of a snapshot), and
+/// it was told everything once.
+pub(super) fn check_seen(
+    history: &SessionHistory,
+    record: &Record,
+    lossy: bool,
+    findings: &mut Findings<'_>,
+) {
     for fault in &record.faults {
-        findings.add("P7", format!("a client's stream: {fault}"));
+        if !(lossy && record.jumps.contains(fault)) {
+            findings.add("P7", format!("a client's stream: {fault}"));
+        }
     }
     for reset in &record.resets {
-        findings.add("P7", format!("a client was sent back: {reset}"));
+        // Whoever is behind the end, or in the middle of what is gone, is told so.
+        if !lossy {
+            findings.add("P7", format!("a client was sent back: {reset}"));
+        }
     }
-    let mut expected = record.began_after;
+    let stored: HashMap<u64, &Seen> = history.feed.iter().map(|one| (one.number, one)).collect();
+    let mut before = record.began_after;
     for seen in &record.events {
-        expected += 1;
-        if seen.number != expected {
-            findings.add("P7", format!("a client saw {} in place of {expected}", seen.number));
-            expected = seen.number;
+        let first = (seen.number + 1).saturating_sub(seen.span());
+        if seen.number <= before || (first > before + 1 && !lossy) {
+            findings.add("P7", format!("a client saw {} in place of {}", seen.number, before + 1));
         }
-        let index = usize::try_from(seen.number.saturating_sub(1)).unwrap_or(usize::MAX);
-        match history.feed.get(index) {
-            Some(stored) if stored == seen => {}
-            Some(stored) => findings
-                .add("P6", format!("a client saw {} and the store has {}", seen.data, stored.data)),
-            None => findings.add("P6", format!("a client saw what is gone: {}", seen.data)),
+        before = seen.number;
+        match stored.get(&seen.number) {
+            Some(stored) if *stored == seen => {}
+            stored => match covering(history, seen) {
+                Some(snapshot) => check_covered(snapshot, record, seen, findings),
+                None if lossy && stored.is_none() && PIECES.contains(&seen.event.as_str()) => {}
+                None => match stored {
+                    Some(stored) => findings.add(
+                        "P6",
+                        format!("a client saw {} and the store has {}", seen.data, stored.data),
+                    ),
+                    None => {
+                        findings.add("P6", format!("a client saw what is gone: {}", seen.data));
+                    }
+                },
+            },
         }
+    }
+}
+
+/// The snapshot that stands for a piece which a client saw, if one does.
+fn covering<'h>(history: &'h SessionHistory, seen: &Seen) -> Option<&'h Seen> {
+    if !PIECES.contains(&seen.event.as_str()) {
+        return None;
+    }
+    let snapshots = history.feed.iter().filter(|one| one.event == "text.snapshot");
+    let mut ranges = snapshots.map(|one| (one.number + 1 - one.span(), one));
+    ranges.find(|(first, last)| (*first..=last.number).contains(&seen.number)).map(|(_, one)| one)
+}
+
+/// A snapshot says what its pieces said, in their order.
+fn check_covered(snapshot: &Seen, record: &Record, seen: &Seen, findings: &mut Findings<'_>) {
+    let first = snapshot.number + 1 - snapshot.span();
+    if seen.number != snapshot.number {
+        // Looked at once, with the last piece.
+        return;
+    }
+    let pieces: Vec<&Seen> = record
+        .events
+        .iter()
+        .filter(|one| (first..=snapshot.number).contains(&one.number))
+        .collect();
+    let said: String = pieces.iter().map(|one| text(&one.json(), "text").to_owned()).collect();
+    let body = snapshot.json();
+    let kept = ["text", "reasoning", "output"].into_iter().map(|field| text(&body, field));
+    let kept = kept.collect::<Vec<_>>().concat();
+    if pieces.len() as u64 == snapshot.span() && said != kept {
+        findings.add("P6", format!("a client saw {said:?} and the snapshot says {kept:?}"));
     }
 }

@@ -123,6 +123,7 @@ fn good() -> SessionHistory {
         runs: b.runs,
         feed: b.feed,
         faults: Vec::new(),
+        jumps: Vec::new(),
     }
 }
 
@@ -161,6 +162,7 @@ fn checker<'a>(history: SessionHistory, effects: &'a Effects) -> Checker<'a> {
         seen: vec![("s".to_owned(), record)],
         effects: Some(effects),
         answer: Some(answer),
+        lossy: false,
     }
 }
 
