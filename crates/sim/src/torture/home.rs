@@ -9,6 +9,7 @@ use everturn_crash::{LAST_WORDS, Point, VARIABLE};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rustix::process::Signal;
+use tokio::sync::watch;
 
 use super::plan::{Death, Fsync, Plan};
 use super::scene::{self, PATIENCE, Scene, Told};
@@ -121,7 +122,9 @@ async fn at_point(
     let armed = plain.clone().env(VARIABLE, format!("{}:{nth}", point.name()));
     let client = home.client()?;
     let playing = client.clone();
-    let mut clients = tokio::spawn(async move { scene::play(&playing, scene).await });
+    let may_answer = watch::Sender::new(scene != Scene::Leave);
+    let answering = may_answer.subscribe();
+    let mut clients = tokio::spawn(async move { scene::play(&playing, scene, answering).await });
     if scene == Scene::Interrupted {
         let mut first = plain.start().await?;
         let follower = Follower::feed(&client, "s");
@@ -160,6 +163,7 @@ async fn at_point(
             }
             verdict.deaths += 1;
             server = plain.start().await?;
+            may_answer.send_replace(true);
             clients.await??
         }
     };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use everturn_crash::Point;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::client::{Accepted, Client};
 use crate::follow::{Follower, Record};
@@ -144,11 +145,16 @@ pub(super) struct Told {
 }
 
 /// Plays a scene to its end, whatever happens to the server: inputs are sent until there is a receipt,
-/// each twice; readers attach again; people repeat what got no answer.
+/// each twice; readers attach again; people repeat what got no answer. `may_answer` turns true when
+/// people begin to answer what they are asked.
 ///
 /// # Errors
 /// A client was told something that no patience helps against, or ran out of patience.
-pub(super) async fn play(client: &Client, scene: Scene) -> Result<Told> {
+pub(super) async fn play(
+    client: &Client,
+    scene: Scene,
+    may_answer: watch::Receiver<bool>,
+) -> Result<Told> {
     let inputs = scene.inputs();
     let mut sessions: Vec<&String> = inputs.iter().map(|(session, _)| session).collect();
     sessions.dedup();
@@ -178,12 +184,12 @@ pub(super) async fn play(client: &Client, scene: Scene) -> Result<Told> {
         anyhow::Ok((accepted, outcomes))
     };
     let (accepted, outcomes) = match scene {
-        Scene::Ask | Scene::Leave => beside(talk, answer_prompts(client, "s")).await?,
+        Scene::Ask | Scene::Leave => beside(talk, answer_prompts(client, "s", may_answer)).await?,
         Scene::Stop => beside(talk, stop(client, follower)).await?,
         _ => talk.await?,
     };
     if scene == Scene::Prune {
-        pruned(client, follower).await?;
+        pruned(client, &accepted).await?;
     }
     let mut told = Told { accepted, outcomes, seen: Vec::new() };
     for follower in followers {
@@ -224,7 +230,12 @@ async fn open_session(client: &Client, id: &str) -> Result<()> {
 }
 
 /// Says yes to whatever is asked, until it is not needed any more.
-async fn answer_prompts(client: &Client, session: &str) -> Result<()> {
+async fn answer_prompts(
+    client: &Client,
+    session: &str,
+    mut may_answer: watch::Receiver<bool>,
+) -> Result<()> {
+    may_answer.wait_for(|may| *may).await?;
     let path = format!("/v1/sessions/{session}/prompts");
     loop {
         let open = client.get(&path).await.map(|answer| answer.json()).unwrap_or_default();
@@ -253,15 +264,10 @@ async fn stop(client: &Client, follower: &Follower) -> Result<()> {
 }
 
 /// Waits until no piece of text of the session is left as an event of its own.
-async fn pruned(client: &Client, follower: &Follower) -> Result<()> {
-    let runs: Vec<String> = follower
-        .record()
-        .events
-        .iter()
-        .filter(|seen| seen.event == "run.started")
-        .filter_map(|seen| seen.json()["run_id"].as_str().map(str::to_owned))
-        .collect();
-    for run in runs {
+async fn pruned(client: &Client, accepted: &[Accepted]) -> Result<()> {
+    for one in accepted {
+        let input = client.outcome_within(&one.input_id, PATIENCE).await?;
+        let Some(run) = input["run_id"].as_str() else { bail!("a run without an id: {input}") };
         wait::until_for(PATIENCE, "pruned runs", || async {
             let Ok(answer) = client.get(&format!("/v1/runs/{run}/events")).await else {
                 return Ok(None);
