@@ -118,14 +118,18 @@ pub async fn run(plan: &Plan, told: impl Fn(usize, usize, &str)) -> Result<Repor
     while goes_on(cycle) {
         cycle += 1;
         let least = pairs.len() * usize::try_from(plan.cycles.max(cycle)).unwrap_or(usize::MAX);
-        let jobs: Vec<_> = pairs
+        let mut jobs: Vec<_> = pairs
             .iter()
             .enumerate()
             .map(|(index, (death, fsync))| {
                 let seed = random.random();
-                async move { (index, home::all(plan, *death, *fsync, seed).await) }
+                let work = async move { (index, home::all(plan, *death, *fsync, seed).await) };
+                (death.is_by_record(), work)
             })
             .collect();
+        // What takes long begins first, so that nothing is waited for alone in the end.
+        jobs.sort_by_key(|(is_long, _)| !is_long);
+        let jobs = jobs.into_iter().map(|(_, work)| work);
         let mut jobs = futures::stream::iter(jobs).buffer_unordered(plan.at_once);
         while let Some((index, verdicts)) = jobs.next().await {
             let row = &mut rows[index];

@@ -17,7 +17,7 @@ use crate::term::Term;
 use crate::{print, table};
 
 /// Homes at the same time: each waits most of the time, for its model or its disk.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 12;
 /// Violations of one row that are shown.
 const SHOWN: usize = 5;
 

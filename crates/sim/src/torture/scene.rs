@@ -26,7 +26,11 @@ contains = "big"
 reply = [{ text = "That was big." }]
 [[rule]]
 contains = "slow"
-reply = [{ text = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen.", words_per_second = 40 }]
+continuation = false
+reply = [{ text = "One two three four five six seven eight " }, { stall = true }]
+[[rule]]
+contains = "slow"
+reply = [{ text = "One two three four five six seven eight nine ten eleven twelve." }]
 [[rule]]
 matches = 'write (\w+)'
 round = 0
@@ -40,7 +44,7 @@ reply = [{ text = "That was {{input}}, in a few words." }]
 
 /// The whole answer to an input.
 pub(super) fn answer(text: &str) -> String {
-    const SLOW: &str = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen.";
+    const SLOW: &str = "One two three four five six seven eight nine ten eleven twelve.";
     if text.starts_with("big") {
         return "That was big.".to_owned();
     }
@@ -66,11 +70,11 @@ pub(super) enum Scene {
     Call,
     /// The same, and a person is asked first.
     Ask,
-    /// A slow answer that is stopped.
+    /// An answer that stands still, and is stopped.
     Stop,
     /// As `Ask`; the server is told to leave while the question is open.
     Leave,
-    /// A slow answer whose server is killed; it is the next one that dies at the place.
+    /// An answer that stands still, whose server is killed; it is the next one that dies at the place.
     Interrupted,
     /// Words, until they are old enough to be pruned.
     Prune,

@@ -7,7 +7,7 @@ use everturn_sim::torture::plant::Plant;
 use everturn_sim::torture::{self, Report, Row};
 
 /// Homes at the same time.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 12;
 
 fn plan(deaths: Vec<Death>) -> Plan {
     let seed = match std::env::var("EVERTURN_SEED") {
