@@ -39,9 +39,34 @@ pub struct Checker<'a> {
     pub effects: Option<&'a Effects>,
     /// The whole answer to a text, where that is known.
     pub answer: Option<fn(&str) -> String>,
-    /// The machine lost its power: pieces of text that were not synced may be gone, with their
-    /// numbers. Everything else is to be as if it had not.
-    pub lossy: bool,
+    /// Whether the machine had its power all the time.
+    pub power: Power,
+}
+
+/// Whether the machine had its power all the time, and what was on the disk when it had not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Power {
+    /// It had.
+    #[default]
+    Stayed,
+    /// It had not, and everything that anybody had seen was synced: nothing is gone, but numbers
+    /// that were reserved are passed over.
+    LostSynced,
+    /// It had not, and pieces of text were not synced: they may be gone, with their numbers, and
+    /// whoever had seen them is told. Everything else is as if nothing had been.
+    LostUnsynced,
+}
+
+impl Power {
+    /// Numbers may be passed over.
+    const fn has_jumps(self) -> bool {
+        !matches!(self, Self::Stayed)
+    }
+
+    /// Pieces of text may be gone.
+    const fn has_losses(self) -> bool {
+        matches!(self, Self::LostUnsynced)
+    }
 }
 
 /// A promise that was not kept.
@@ -76,8 +101,8 @@ impl Checker<'_> {
         for history in &self.sessions {
             let mut findings = Findings { session: &history.id, found: &mut found };
             settled(history, &mut findings);
-            feeds::check(history, self.lossy, &mut findings);
-            runs::check(history, self.lossy, &mut findings);
+            feeds::check(history, self.power, &mut findings);
+            runs::check(history, self.power, &mut findings);
             transcript::check(history, &mut findings);
             let accepted: Vec<&Accepted> =
                 self.accepted.iter().filter(|one| one.session == history.id).collect();
@@ -93,7 +118,7 @@ impl Checker<'_> {
             let mut findings = Findings { session, found: &mut found };
             match self.sessions.iter().find(|history| history.id == *session) {
                 Some(history) => {
-                    feeds::check_seen(history, record, self.lossy, &mut findings);
+                    feeds::check_seen(history, record, self.power, &mut findings);
                 }
                 None => findings.add("P6", "a client saw this session and it does not exist"),
             }

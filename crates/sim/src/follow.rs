@@ -89,6 +89,9 @@ pub struct Record {
     pub caught_up: usize,
     /// Reasons of `reset`s.
     pub resets: Vec<String>,
+    /// What it had seen before each of them, with the place that it had begun behind: it dropped that
+    /// and went on from where the server said.
+    pub earlier: Vec<(u64, Vec<Seen>)>,
     /// Whatever a stream did that it may not do.
     pub faults: Vec<String>,
     /// Those of the faults that are a number too far ahead: after a power loss, and only then, that is
@@ -152,6 +155,11 @@ impl Record {
                 return;
             }
             ("reset", None) => {
+                let latest = serde_json::from_str::<Value>(&data).unwrap_or_default()["latest"]
+                    .as_u64()
+                    .unwrap_or_default();
+                self.earlier.push((self.began_after, std::mem::take(&mut self.events)));
+                self.began_after = if matches!(source, Source::Feed(_)) { latest } else { 0 };
                 self.resets.push(data);
                 return;
             }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Findings, text};
+use super::{Findings, Power, text};
 use crate::follow::{Record, Seen};
 use crate::history::SessionHistory;
 
@@ -10,9 +10,9 @@ use crate::history::SessionHistory;
 const PIECES: &[&str] = &["text.delta", "reasoning.delta", "tool.output"];
 
 /// The feed is gapless, and the events of runs in it are those of their journals.
-pub(super) fn check(history: &SessionHistory, lossy: bool, findings: &mut Findings<'_>) {
+pub(super) fn check(history: &SessionHistory, power: Power, findings: &mut Findings<'_>) {
     for fault in &history.faults {
-        if !(lossy && history.jumps.contains(fault)) {
+        if !(power.has_jumps() && history.jumps.contains(fault)) {
             findings.add("P7", format!("the stream of the feed: {fault}"));
         }
     }
@@ -20,7 +20,7 @@ pub(super) fn check(history: &SessionHistory, lossy: bool, findings: &mut Findin
     let mut next = 1;
     for seen in &history.feed {
         let first = (seen.number + 1).saturating_sub(seen.span());
-        if first < next || (first > next && !lossy) {
+        if first < next || (first > next && !power.has_jumps()) {
             findings.add("P7", format!("offset {} in place {next}", seen.number));
         }
         next = seen.number + 1;
@@ -54,43 +54,56 @@ pub(super) fn check(history: &SessionHistory, lossy: bool, findings: &mut Findin
 pub(super) fn check_seen(
     history: &SessionHistory,
     record: &Record,
-    lossy: bool,
+    power: Power,
     findings: &mut Findings<'_>,
 ) {
     for fault in &record.faults {
-        if !(lossy && record.jumps.contains(fault)) {
+        if !(power.has_jumps() && record.jumps.contains(fault)) {
             findings.add("P7", format!("a client's stream: {fault}"));
         }
     }
     for reset in &record.resets {
         // Whoever is behind the end, or in the middle of what is gone, is told so.
-        if !lossy {
+        if !power.has_losses() {
             findings.add("P7", format!("a client was sent back: {reset}"));
         }
     }
     let stored: HashMap<u64, &Seen> = history.feed.iter().map(|one| (one.number, one)).collect();
-    let mut before = record.began_after;
-    for seen in &record.events {
+    for (began_after, events) in &record.earlier {
+        check_events(history, &stored, *began_after, events, power, findings);
+    }
+    check_events(history, &stored, record.began_after, &record.events, power, findings);
+}
+
+/// What a client saw from one place on.
+fn check_events(
+    history: &SessionHistory,
+    stored: &HashMap<u64, &Seen>,
+    began_after: u64,
+    events: &[Seen],
+    power: Power,
+    findings: &mut Findings<'_>,
+) {
+    let mut before = began_after;
+    for seen in events {
         let first = (seen.number + 1).saturating_sub(seen.span());
-        if seen.number <= before || (first > before + 1 && !lossy) {
+        if seen.number <= before || (first > before + 1 && !power.has_jumps()) {
             findings.add("P7", format!("a client saw {} in place of {}", seen.number, before + 1));
         }
         before = seen.number;
-        match stored.get(&seen.number) {
-            Some(stored) if *stored == seen => {}
-            stored => match covering(history, seen) {
-                Some(snapshot) => check_covered(snapshot, record, seen, findings),
-                None if lossy && stored.is_none() && PIECES.contains(&seen.event.as_str()) => {}
-                None => match stored {
-                    Some(stored) => findings.add(
-                        "P6",
-                        format!("a client saw {} and the store has {}", seen.data, stored.data),
-                    ),
-                    None => {
-                        findings.add("P6", format!("a client saw what is gone: {}", seen.data));
-                    }
-                },
-            },
+        let found = stored.get(&seen.number);
+        if found.is_some_and(|stored| *stored == seen) {
+            continue;
+        }
+        if let Some(snapshot) = covering(history, seen) {
+            check_covered(snapshot, events, seen, findings);
+            continue;
+        }
+        match found {
+            Some(stored) => findings
+                .add("P6", format!("a client saw {} and the store has {}", seen.data, stored.data)),
+            None if power.has_losses() && PIECES.contains(&seen.event.as_str()) => {}
+            None => findings.add("P6", format!("a client saw what is gone: {}", seen.data)),
         }
     }
 }
@@ -106,17 +119,14 @@ fn covering<'h>(history: &'h SessionHistory, seen: &Seen) -> Option<&'h Seen> {
 }
 
 /// A snapshot says what its pieces said, in their order.
-fn check_covered(snapshot: &Seen, record: &Record, seen: &Seen, findings: &mut Findings<'_>) {
+fn check_covered(snapshot: &Seen, events: &[Seen], seen: &Seen, findings: &mut Findings<'_>) {
     let first = snapshot.number + 1 - snapshot.span();
     if seen.number != snapshot.number {
         // Looked at once, with the last piece.
         return;
     }
-    let pieces: Vec<&Seen> = record
-        .events
-        .iter()
-        .filter(|one| (first..=snapshot.number).contains(&one.number))
-        .collect();
+    let pieces: Vec<&Seen> =
+        events.iter().filter(|one| (first..=snapshot.number).contains(&one.number)).collect();
     let said: String = pieces.iter().map(|one| text(&one.json(), "text").to_owned()).collect();
     let body = snapshot.json();
     let kept = ["text", "reasoning", "output"].into_iter().map(|field| text(&body, field));

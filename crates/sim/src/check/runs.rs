@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use super::{Findings, text};
+use super::{Findings, Power, text};
 use crate::follow::{is_terminal, span};
 use crate::history::{RunHistory, SessionHistory};
 
-pub(super) fn check(history: &SessionHistory, lossy: bool, findings: &mut Findings<'_>) {
+pub(super) fn check(history: &SessionHistory, power: Power, findings: &mut Findings<'_>) {
     let mut generation = 0;
     for run in &history.runs {
-        endings(run, lossy, findings);
+        endings(run, power, findings);
         // Runs are in the order in which they began.
         let next = run.run["generation"].as_u64().unwrap_or_default();
         if next != generation + 1 {
@@ -21,7 +21,7 @@ pub(super) fn check(history: &SessionHistory, lossy: bool, findings: &mut Findin
 }
 
 /// A run has one terminal event, its last, and says the same of itself.
-fn endings(run: &RunHistory, lossy: bool, findings: &mut Findings<'_>) {
+fn endings(run: &RunHistory, power: Power, findings: &mut Findings<'_>) {
     let id = run.id();
     let mut terminals = Vec::new();
     let mut next = 1;
@@ -29,7 +29,7 @@ fn endings(run: &RunHistory, lossy: bool, findings: &mut Findings<'_>) {
         let event: Value = serde_json::from_str(event).unwrap_or_default();
         let seq = event["seq"].as_u64().unwrap_or_default();
         let first = (seq + 1).saturating_sub(span(&event));
-        if first < next || (first > next && !lossy) {
+        if first < next || (first > next && !power.has_jumps()) {
             findings.add("P7", format!("run {id} has seq {seq} in place {next}"));
         }
         next = seq + 1;

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::plan::{Death, Fsync, Plan};
 use super::scene::{self, PATIENCE, Scene, Told};
-use crate::check::{Checker, Effects, lines};
+use crate::check::{Checker, Effects, Power, lines};
 use crate::client::Client;
 use crate::follow::Follower;
 use crate::history::{self, SessionHistory};
@@ -315,7 +315,7 @@ async fn judge(
         seen: told.seen,
         effects: Some(&effects),
         answer: Some(scene::answer),
-        lossy: false,
+        power: Power::Stayed,
     };
     let found = checker.violations();
     let words =
