@@ -157,8 +157,10 @@ mod tests {
     fn the_guide_lists_every_point() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/torture.md");
         let guide = std::fs::read_to_string(path).unwrap();
-        let listed: Vec<&str> =
-            guide.lines().filter(|line| line.starts_with("| `") && line.contains('.')).collect();
+        let listed: Vec<&str> = guide
+            .lines()
+            .filter(|line| line.starts_with("| `") && !line.starts_with("| `--"))
+            .collect();
         let expected: Vec<String> = Point::ALL
             .iter()
             .map(|point| {

@@ -62,7 +62,7 @@ async fn power_losses(fsync: &str, torn: bool) -> usize {
     let plan = Plan {
         clients: 8,
         sessions: 4,
-        inputs: 64,
+        inputs: 48,
         name: "p".to_owned(),
         text: |number| format!("input {number}"),
     };
@@ -111,6 +111,11 @@ async fn a_power_loss_that_tears_what_was_under_way_takes_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_power_loss_takes_nothing_at_all_where_everything_is_synced() {
     power_losses("eager", false).await;
+}
+
+/// The same with sectors torn.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_power_loss_that_tears_takes_nothing_at_all_where_everything_is_synced() {
     power_losses("eager", true).await;
 }
 
