@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rustix::io::Errno;
 
-use crate::common::{seen, verify_with};
+use crate::common::{seed, seen, verify_with};
 
 const SCRIPT: &str = r#"
 words_per_second = 200
@@ -42,18 +42,9 @@ fn serve(home: &Home, shim: &Shim, fsync: &str) -> ServerSpec {
         .env("EVERTURN_RECOVERY_LOOP_BREAKER_STARTS", "1000")
 }
 
-fn dice() -> StdRng {
-    let seed = match std::env::var("EVERTURN_SEED") {
-        Ok(seed) => seed.parse().expect("EVERTURN_SEED is not a number"),
-        Err(_) => rand::random::<u32>(),
-    };
-    println!("EVERTURN_SEED={seed}");
-    StdRng::seed_from_u64(u64::from(seed))
-}
-
 /// Takes the power away at random moments under load. Returns how many bytes were not there afterwards.
 async fn power_losses(fsync: &str, torn: bool) -> usize {
-    let mut dice = dice();
+    let mut dice = StdRng::seed_from_u64(seed());
     let home = Home::new().unwrap();
     let mut shim = Shim::new().unwrap();
     let mut server = serve(&home, &shim, fsync).start().await.unwrap();

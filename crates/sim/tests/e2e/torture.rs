@@ -6,18 +6,15 @@ use everturn_sim::torture::plan::{Death, Fsync, Plan};
 use everturn_sim::torture::plant::Plant;
 use everturn_sim::torture::{self, Report, Row};
 
+use crate::common::seed;
+
 /// Homes at the same time.
 const AT_ONCE: usize = 12;
 
 fn plan(deaths: Vec<Death>) -> Plan {
-    let seed = match std::env::var("EVERTURN_SEED") {
-        Ok(seed) => seed.parse().expect("EVERTURN_SEED is not a number"),
-        Err(_) => u64::from(rand::random::<u32>()),
-    };
-    println!("EVERTURN_SEED={seed}");
     Plan {
         program: binary().unwrap(),
-        seed,
+        seed: seed(),
         cycles: 1,
         seconds: None,
         deaths,
@@ -35,17 +32,6 @@ fn points(wanted: impl Fn(&str) -> bool) -> Vec<Death> {
 
 async fn done(plan: &Plan) -> Report {
     let report = torture::run(plan, |_, _, _| {}).await.unwrap();
-    for row in &report.rows {
-        println!(
-            "{} {}: {} deaths, {} inputs, {} interrupted turns, {:?}",
-            row.death.name(),
-            row.fsync.name(),
-            row.deaths,
-            row.inputs,
-            row.interrupted,
-            row.outcomes
-        );
-    }
     let violations: Vec<&String> = report.rows.iter().flat_map(|row| &row.violations).collect();
     assert!(violations.is_empty(), "seed {}: {violations:#?}", report.seed);
     report
@@ -128,4 +114,29 @@ async fn a_misspelt_place_is_refused_at_the_start() {
     assert!(ended.stderr.contains("there is no crash point \"claim.recrod\""), "{ended:?}");
     assert!(ended.stderr.contains("claim.record, claim.applied"), "{ended:?}");
     assert!(!home.database().exists(), "nothing was touched");
+}
+
+/// A database of the first version whose migration is cut off, before its commit and behind it, is
+/// migrated by the next start, and says what it says where nothing was cut off.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_death_while_an_old_database_is_migrated_leaves_it_whole() {
+    let old = concat!(env!("CARGO_MANIFEST_DIR"), "/../sqlite/tests/databases/0001.db");
+    let mut told = Vec::new();
+    for point in [None, Some("migrate.applied"), Some("migrate.committed")] {
+        let home = everturn_sim::server::Home::new().unwrap();
+        std::fs::copy(old, home.database()).unwrap();
+        let spec = home.serve("script/demo").unwrap();
+        if let Some(point) = point {
+            let armed = spec.clone().env("EVERTURN_CRASH", point);
+            let ended = armed.try_start("127.0.0.1:0").await.unwrap().unwrap_err();
+            assert!(ended.code.is_none() && ended.stderr.contains(point), "{ended:?}");
+        }
+        let _server = spec.start().await.unwrap();
+        let client = home.client().unwrap();
+        let messages = client.messages("old").await.unwrap();
+        assert!(!messages.is_empty());
+        told.push((messages, client.session("old").await.unwrap()));
+    }
+    assert_eq!(told[0], told[1]);
+    assert_eq!(told[0], told[2]);
 }
