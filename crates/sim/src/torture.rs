@@ -94,13 +94,13 @@ impl Report {
     }
 }
 
-/// Does what the plan says; `told` hears of each home when it is over: how many are, how many there
-/// will be at least, and what it was about.
+/// Does what the plan says; `told` hears each time that a death in a mode is over, `deaths × modes` of
+/// them in a cycle. Dropped, it ends every process that it started and removes its homes.
 ///
 /// # Errors
 /// Something is wrong with the machine and not with the server: no folder, no process. What a home
 /// itself comes to, good or bad, is in the report.
-pub async fn run(plan: &Plan, told: impl Fn(usize, usize, &str)) -> Result<Report> {
+pub async fn run(plan: &Plan, told: impl Fn()) -> Result<Report> {
     let started = Instant::now();
     let mut random = StdRng::seed_from_u64(plan.seed);
     let pairs: Vec<(Death, Fsync)> = plan
@@ -109,37 +109,30 @@ pub async fn run(plan: &Plan, told: impl Fn(usize, usize, &str)) -> Result<Repor
         .flat_map(|death| plan.modes.iter().map(|fsync| (*death, *fsync)))
         .collect();
     let mut rows: Vec<Row> = pairs.iter().map(|(death, fsync)| Row::new(*death, *fsync)).collect();
-    let mut cycle = 0;
-    let mut done = 0;
     let goes_on = |cycle: u32| match plan.seconds {
         Some(limit) => cycle == 0 || started.elapsed() < limit,
         None => cycle < plan.cycles,
     };
-    while goes_on(cycle) {
-        cycle += 1;
-        let least = pairs.len() * usize::try_from(plan.cycles.max(cycle)).unwrap_or(usize::MAX);
-        let mut jobs: Vec<_> = pairs
-            .iter()
-            .enumerate()
-            .map(|(index, (death, fsync))| {
-                let seed = random.random();
-                let work = async move { (index, home::all(plan, *death, *fsync, seed).await) };
-                (death.is_by_record(), work)
-            })
-            .collect();
-        // What takes long begins first, so that nothing is waited for alone in the end.
-        jobs.sort_by_key(|(is_long, _)| !is_long);
-        let jobs = jobs.into_iter().map(|(_, work)| work);
-        let mut jobs = futures::stream::iter(jobs).buffer_unordered(plan.at_once);
-        while let Some((index, verdicts)) = jobs.next().await {
-            let row = &mut rows[index];
-            for verdict in verdicts? {
-                row.add(verdict);
-            }
-            done += 1;
-            let what = format!("{} {}", row.death.name(), row.fsync.name());
-            told(done, least, &what);
+    // Cycle after cycle as there is room for a home, so that no cycle waits for the one before it; and
+    // in each what takes long first, so that nothing is waited for alone in the end.
+    let mut order: Vec<usize> = (0..pairs.len()).collect();
+    order.sort_by_key(|index| !pairs[*index].0.is_by_record());
+    let cycles = (0..u32::MAX).take_while(|cycle| goes_on(*cycle));
+    let jobs = cycles.flat_map(|_| {
+        let seeds: Vec<u64> = order.iter().map(|_| random.random()).collect();
+        order.clone().into_iter().zip(seeds)
+    });
+    let jobs = jobs.map(|(index, seed)| {
+        let (death, fsync) = pairs[index];
+        async move { (index, home::all(plan, death, fsync, seed).await) }
+    });
+    let mut jobs = futures::stream::iter(jobs).buffer_unordered(plan.at_once);
+    while let Some((index, verdicts)) = jobs.next().await {
+        for verdict in verdicts? {
+            rows[index].add(verdict);
         }
+        told();
     }
+    drop(jobs);
     Ok(Report { seed: plan.seed, rows, took: started.elapsed() })
 }

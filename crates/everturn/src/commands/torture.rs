@@ -13,6 +13,7 @@ use crate::cli;
 use crate::error::{CliError, Fault, Result};
 use crate::exit::Exit;
 use crate::progress::Progress;
+use crate::signals::Signals;
 use crate::term::Term;
 use crate::{print, table};
 
@@ -27,14 +28,23 @@ pub(crate) async fn run(args: cli::Torture, term: Term) -> Result<Exit> {
     let cycles = if plan.seconds.is_some() { 1 } else { u64::from(plan.cycles) };
     let progress = Progress::new(term, "torturing", total as u64 * cycles);
     let progress = std::sync::Mutex::new(progress);
-    let report = torture::run(&plan, |_, _, _| {
+    let running = torture::run(&plan, || {
         if let Ok(mut progress) = progress.lock() {
             progress.add(1);
         }
     });
-    let report = report
-        .await
-        .map_err(|error| CliError::new(Fault::Io, format!("cannot torture: {error:#}")))?;
+    let mut signals = Signals::new()?;
+    let report = tokio::select! {
+        report = running => report,
+        // Dropped with its servers and its homes.
+        _ = signals.next() => {
+            drop(progress);
+            print::talk("stopped; its servers and homes are gone");
+            return Ok(Exit::Cancelled);
+        }
+    };
+    let report =
+        report.map_err(|error| CliError::new(Fault::Io, format!("cannot torture: {error:#}")))?;
     drop(progress);
     print::text(&shown(&report, &args))?;
     Ok(if report.violations() == 0 { Exit::Completed } else { Exit::Failed })

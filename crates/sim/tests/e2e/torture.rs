@@ -31,7 +31,7 @@ fn points(wanted: impl Fn(&str) -> bool) -> Vec<Death> {
 }
 
 async fn done(plan: &Plan) -> Report {
-    let report = torture::run(plan, |_, _, _| {}).await.unwrap();
+    let report = torture::run(plan, || {}).await.unwrap();
     let violations: Vec<&String> = report.rows.iter().flat_map(|row| &row.violations).collect();
     assert!(violations.is_empty(), "seed {}: {violations:#?}", report.seed);
     report
