@@ -8,6 +8,7 @@ use everturn_core::{
     CallState, Choice, Permission, Prompt, PromptId, PromptKind, PromptState, Run, SessionKey,
     ToolCall, limits,
 };
+use everturn_crash::Point;
 use everturn_store::StorageError;
 use serde_json::Value;
 use std::sync::Arc;
@@ -132,7 +133,9 @@ async fn one(
             }
         }
     }
+    everturn_crash::pass(Point::CallAllowed);
     journal.write(vec![Record::CallStarted(call.id.clone())]).await?;
+    everturn_crash::pass(Point::CallStarted);
     execute(shared, journal, control, key, call, arguments, tool).await
 }
 
@@ -357,6 +360,7 @@ async fn execute(
     while let Ok(text) = pieces.try_recv() {
         deltas.push(Record::CallOutput { call_id: call.id.clone(), text });
     }
+    everturn_crash::pass(Point::CallReturned);
     let mut records = deltas.take();
     let outcome = if silent { Ok(after_silence(outcome, watchdog)) } else { outcome };
     records.push(finished(call, outcome));

@@ -50,6 +50,7 @@ async fn pass(shared: &Shared, age: Duration) -> Result<(), OpError> {
         if done.events > 0 {
             metrics::counter!("everturn_events_pruned_total").increment(done.events);
             tracing::debug!(events = done.events, snapshots = done.snapshots, "pruned");
+            everturn_crash::pass(everturn_crash::Point::PruneCommitted);
         }
         after = done.after;
         // The writer has at least as much time for everything else.

@@ -13,6 +13,7 @@ use everturn_core::event::{End, Event, Record};
 use everturn_core::{
     CallId, Effect, Failure, NewCall, Role, Run, RunState, Session, SessionKey, TerminalState, view,
 };
+use everturn_crash::Point;
 use everturn_store::op::{Claim, Claimed, ClaimedTurn};
 use everturn_store::{OpError, Refusal, execute};
 
@@ -106,6 +107,10 @@ async fn claim(shared: &Shared, key: &SessionKey) -> Result<Claimed, OpError> {
 /// One turn, from its claim to its terminal record.
 async fn run(shared: &Arc<Shared>, control: &TurnControl, turn: ClaimedTurn) {
     let ClaimedTurn { fence, session, run: row } = turn;
+    everturn_crash::pass(Point::TurnBegun);
+    if row.continues.is_some() {
+        everturn_crash::pass(Point::ContinuationBegun);
+    }
     let began = Instant::now();
     metrics::counter!("everturn_turns_started_total").increment(1);
     let mut journal = Journal::new(Arc::clone(shared), fence, control.clone());
@@ -204,6 +209,7 @@ impl Turn<'_> {
                 Ok(request) => request,
                 Err(failure) => return Ok(self.failed_at(journal, failure)),
             };
+            everturn_crash::pass(Point::TurnPrepared);
             let (end, said) = step::ask(shared, journal, control, &*provider, request).await;
             self.said = said;
             match end {

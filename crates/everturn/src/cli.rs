@@ -80,9 +80,7 @@ pub(crate) enum Command {
     /// Take in what was recorded elsewhere
     #[command(subcommand)]
     Import(Import),
-    /// Not built yet.
-    #[command(hide = true)]
-    Torture(NotBuilt),
+    Torture(Torture),
 }
 
 /// Swallows whatever belongs to a command that does not exist yet.
@@ -380,6 +378,38 @@ pub(crate) struct Doctor {
     pub(crate) offline: bool,
     #[command(flatten)]
     pub(crate) agent: Agent,
+}
+
+/// `torture`
+#[derive(Debug, Args)]
+#[command(
+    about = "Kill real servers again and again and check that nothing is lost",
+    long_about = "Kill real servers again and again and check that nothing is lost.\n\nStarts servers with a scripted model in temporary homes of their own, lets clients send inputs, stream, approve and stop, and has the server die: at each of the places that docs/torture.md lists, by kill -9 at random moments, by SIGTERM, paused for longer than its lease. Then everything is read and compared with what the clients saw. Touches no other home and no network but loopback. Exit code 1 if any promise was broken, with the seed.",
+    after_help = "Examples:\n  everturn torture\n  everturn torture --points claim,settle --fsync eager\n  everturn torture --points kill --seconds 600\n  everturn torture --seed 7 --points kill --keep"
+)]
+pub(crate) struct Torture {
+    /// What random moments follow from; a failure names it [default: a new one]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// How often everything is done [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) cycles: Option<u32>,
+    /// Instead of --cycles: go on for so long, and at least once through everything
+    #[arg(long, value_name = "N", conflicts_with = "cycles")]
+    pub(crate) seconds: Option<u64>,
+    /// Only these places and ways to die, separated by commas, such as claim, settle.committed or kill
+    #[arg(long, value_name = "LIST")]
+    pub(crate) points: Option<String>,
+    /// Only this mode of journal.fsync: terminal-only or eager [default: both]
+    #[arg(long, value_name = "MODE")]
+    pub(crate) fsync: Option<String>,
+    /// Leave the homes behind in which a promise was broken
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Break this promise (P1 to P9) on purpose in every home, to see that it is found; goes with
+    /// --points and a place in the middle of a command, such as call.started
+    #[arg(long, value_name = "PROMISE")]
+    pub(crate) plant: Option<String>,
 }
 
 /// `config …`

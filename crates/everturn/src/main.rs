@@ -28,6 +28,7 @@ mod term;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use everturn_crash::Point;
 
 use cli::{Cli, Command};
 use error::{CliError, Fault, Result};
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
 
 async fn run(cli: Cli, term: Term) -> Result<Exit> {
     signals::survive_size_limit();
+    arm_crash_point()?;
     let mut flags = cli.common.flags();
     match cli.command {
         Command::Serve(args) => {
@@ -133,7 +135,23 @@ async fn run(cli: Cli, term: Term) -> Result<Exit> {
             commands::import::journal(&settings, asked, term).await
         }
         Command::Import(cli::Import::Hermes(_)) => Err(not_built("import hermes")),
-        Command::Torture(_) => Err(not_built("torture")),
+        Command::Torture(args) => commands::torture::run(args, term).await,
+    }
+}
+
+/// Arms the place at which this process is to die, if it was started for that (docs/torture.md).
+fn arm_crash_point() -> Result<()> {
+    let Some(text) = process_env(everturn_crash::VARIABLE) else { return Ok(()) };
+    match everturn_crash::parse(&text) {
+        Ok((point, nth)) => {
+            everturn_crash::arm(point, nth);
+            Ok(())
+        }
+        Err(error) => {
+            let names: Vec<_> = Point::ALL.iter().map(|point| point.name()).collect();
+            Err(CliError::new(Fault::Config, format!("{}: {error}", everturn_crash::VARIABLE))
+                .hint(format!("POINT or POINT:NTH; the points are {}", names.join(", "))))
+        }
     }
 }
 

@@ -39,6 +39,34 @@ pub struct Checker<'a> {
     pub effects: Option<&'a Effects>,
     /// The whole answer to a text, where that is known.
     pub answer: Option<fn(&str) -> String>,
+    /// Whether the machine had its power all the time.
+    pub power: Power,
+}
+
+/// Whether the machine had its power all the time, and what was on the disk when it had not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Power {
+    /// It had.
+    #[default]
+    Stayed,
+    /// It had not, and everything that anybody had seen was synced: nothing is gone, but numbers
+    /// that were reserved are passed over.
+    LostSynced,
+    /// It had not, and pieces of text were not synced: they may be gone, with their numbers, and
+    /// whoever had seen them is told. Everything else is as if nothing had been.
+    LostUnsynced,
+}
+
+impl Power {
+    /// Numbers may be passed over.
+    const fn has_jumps(self) -> bool {
+        !matches!(self, Self::Stayed)
+    }
+
+    /// Pieces of text may be gone.
+    const fn has_losses(self) -> bool {
+        matches!(self, Self::LostUnsynced)
+    }
 }
 
 /// A promise that was not kept.
@@ -73,8 +101,8 @@ impl Checker<'_> {
         for history in &self.sessions {
             let mut findings = Findings { session: &history.id, found: &mut found };
             settled(history, &mut findings);
-            feeds::check(history, &mut findings);
-            runs::check(history, &mut findings);
+            feeds::check(history, self.power, &mut findings);
+            runs::check(history, self.power, &mut findings);
             transcript::check(history, &mut findings);
             let accepted: Vec<&Accepted> =
                 self.accepted.iter().filter(|one| one.session == history.id).collect();
@@ -89,7 +117,9 @@ impl Checker<'_> {
         for (session, record) in &self.seen {
             let mut findings = Findings { session, found: &mut found };
             match self.sessions.iter().find(|history| history.id == *session) {
-                Some(history) => feeds::check_seen(history, record, &mut findings),
+                Some(history) => {
+                    feeds::check_seen(history, record, self.power, &mut findings);
+                }
                 None => findings.add("P6", "a client saw this session and it does not exist"),
             }
         }
@@ -126,9 +156,9 @@ fn settled(history: &SessionHistory, findings: &mut Findings<'_>) {
     if session["queue_length"] != 0 || !session["running"].is_null() {
         findings.add("P4", format!("something is left to do: {session}"));
     }
-    if session["offset"].as_u64() != Some(history.feed.len() as u64) {
-        let length = history.feed.len();
-        findings.add("P7", format!("offset {} and {length} events", session["offset"]));
+    let last = history.feed.last().map_or(0, |seen| seen.number);
+    if session["offset"].as_u64() != Some(last) {
+        findings.add("P7", format!("offset {} and the last event is {last}", session["offset"]));
     }
 }
 

@@ -58,6 +58,22 @@ impl Seen {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.data).unwrap_or(Value::Null)
     }
+
+    /// How many numbers it stands for, its own the last of them: a snapshot stands for a range.
+    #[must_use]
+    pub fn span(&self) -> u64 {
+        if self.event == "text.snapshot" { span(&self.json()) } else { 1 }
+    }
+}
+
+/// How many numbers an event with this body stands for.
+#[must_use]
+pub fn span(body: &Value) -> u64 {
+    let range = body["from"].as_u64().zip(body["to"].as_u64());
+    match range.filter(|_| body["event"] == "text.snapshot") {
+        Some((from, to)) => to.saturating_sub(from) + 1,
+        None => 1,
+    }
 }
 
 /// Everything that a reader saw.
@@ -73,8 +89,14 @@ pub struct Record {
     pub caught_up: usize,
     /// Reasons of `reset`s.
     pub resets: Vec<String>,
+    /// What it had seen before each of them, with the place that it had begun behind: it dropped that
+    /// and went on from where the server said.
+    pub earlier: Vec<(u64, Vec<Seen>)>,
     /// Whatever a stream did that it may not do.
     pub faults: Vec<String>,
+    /// Those of the faults that are a number too far ahead: after a power loss, and only then, that is
+    /// no fault.
+    pub jumps: Vec<String>,
     /// A run's stream has ended behind its terminal event.
     pub complete: bool,
 }
@@ -133,6 +155,11 @@ impl Record {
                 return;
             }
             ("reset", None) => {
+                let latest = serde_json::from_str::<Value>(&data).unwrap_or_default()["latest"]
+                    .as_u64()
+                    .unwrap_or_default();
+                self.earlier.push((self.began_after, std::mem::take(&mut self.events)));
+                self.began_after = if matches!(source, Source::Feed(_)) { latest } else { 0 };
                 self.resets.push(data);
                 return;
             }
@@ -150,11 +177,17 @@ impl Record {
             self.faults.push(format!("the id {id:?} is none of {source:?}"));
             return;
         };
-        if number != cursor + 1 {
-            self.faults.push(format!("{number} follows {cursor}: {event} {data}"));
+        let seen = Seen { number, event, data };
+        let first = (number + 1).saturating_sub(seen.span());
+        if number <= cursor || first > cursor + 1 {
+            let fault = format!("{number} follows {cursor}: {} {}", seen.event, seen.data);
+            if first > cursor {
+                self.jumps.push(fault.clone());
+            }
+            self.faults.push(fault);
         }
-        self.check(source, number, &event, &data);
-        self.events.push(Seen { number, event, data });
+        self.check(source, number, &seen.event, &seen.data);
+        self.events.push(seen);
     }
 
     /// What an event says of itself must be what the stream says of it.
@@ -441,6 +474,25 @@ mod tests {
             sse("x", Some("3"), &body(3)),
         ]);
         assert_eq!((record.faults, record.events.len(), record.caught_up), (vec![], 3, 1));
+    }
+
+    /// A snapshot goes on where its range begins, or within it, and nowhere behind it.
+    #[test]
+    fn a_snapshot_stands_for_its_range() {
+        let snapshot = |first_missing: bool| {
+            let body =
+                r#"{"session_id":"s","offset":4,"event":"text.snapshot","at":"t","from":7,"to":9}"#;
+            let mut events = vec![sse("opened", None, "{}")];
+            if !first_missing {
+                events.push(sse("x", Some("1"), &self::body(1)));
+            }
+            events.push(sse("text.snapshot", Some("4"), body));
+            feed(&events)
+        };
+        assert_eq!(snapshot(false).faults, Vec::<String>::new());
+        let record = snapshot(true);
+        assert!(record.faults[0].starts_with("4 follows 0"), "{record:?}");
+        assert_eq!(record.jumps, record.faults);
     }
 
     #[test]

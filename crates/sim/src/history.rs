@@ -48,6 +48,8 @@ pub struct SessionHistory {
     pub feed: Vec<Seen>,
     /// What is wrong with the stream that the feed was read from.
     pub faults: Vec<String>,
+    /// Those of the faults that are numbers which nothing has: after a power loss, they are none.
+    pub jumps: Vec<String>,
 }
 
 impl SessionHistory {
@@ -63,13 +65,14 @@ impl SessionHistory {
             .wait_for(|record| (record.caught_up > 0 && record.cursor() >= offset).then_some(()))
             .await?;
         let record = follower.stop();
-        let feed = record.events;
+        let (feed, jumps) = (record.events, record.jumps);
         let mut faults = record.faults;
         faults.extend(record.resets.into_iter().map(|reset| format!("reset: {reset}")));
         let messages = client.messages(id).await?;
         let inputs = futures::stream::iter(names(&feed, "input.accepted", "input_id"))
-            .map(|id| async move { client.get(&format!("/v1/inputs/{id}")).await?.expect(200) })
+            .map(|id| async move { read_input(client, &id).await })
             .buffered(CONCURRENT)
+            .try_filter_map(|input| async move { Ok(input) })
             .try_collect()
             .await?;
         let runs = futures::stream::iter(names(&feed, "turn.started", "run_id"))
@@ -77,7 +80,7 @@ impl SessionHistory {
             .buffered(CONCURRENT)
             .try_collect()
             .await?;
-        Ok(Self { id: id.to_owned(), session, messages, inputs, runs, feed, faults })
+        Ok(Self { id: id.to_owned(), session, messages, inputs, runs, feed, faults, jumps })
     }
 }
 
@@ -109,6 +112,12 @@ fn names(feed: &[Seen], event: &str, field: &str) -> Vec<String> {
         .collect()
 }
 
+/// An input, if it is there: that it is not is for the checker to say.
+async fn read_input(client: &Client, id: &str) -> Result<Option<Value>> {
+    let answer = client.get(&format!("/v1/inputs/{id}")).await?;
+    if answer.status == 404 { Ok(None) } else { answer.expect(200).map(Some) }
+}
+
 async fn read_run(client: &Client, id: &str) -> Result<RunHistory> {
     #[derive(Deserialize)]
     struct Page {
@@ -118,8 +127,8 @@ async fn read_run(client: &Client, id: &str) -> Result<RunHistory> {
     }
     let run = client.run(id).await?;
     let mut events: Vec<String> = Vec::new();
+    let mut after = 0;
     loop {
-        let after = events.len();
         let answer = client.get(&format!("/v1/runs/{id}/events?after={after}")).await?;
         answer.expect(200)?;
         let page: Page = serde_json::from_str(&answer.body)?;
@@ -128,7 +137,9 @@ async fn read_run(client: &Client, id: &str) -> Result<RunHistory> {
         }
         let none = page.events.is_empty();
         events.extend(page.events.iter().map(|event| event.get().to_owned()));
-        if none || events.len() as u64 >= page.last_seq {
+        let last = events.last().and_then(|event| serde_json::from_str::<Value>(event).ok());
+        after = last.and_then(|event| event["seq"].as_u64()).unwrap_or(after);
+        if none || after >= page.last_seq {
             return Ok(RunHistory { run, events });
         }
     }

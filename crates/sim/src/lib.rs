@@ -11,6 +11,8 @@
 //! - [`crowd`]: many viewers at once.
 //! - [`history`] and [`check`]: what the store says afterwards, and whether the promises were kept.
 //! - [`disk`]: a file system that is full when the test says so.
+//! - [`torture`]: deaths at every named place, in homes of their own: the crash harness itself.
+//! - [`shim`]: a machine that loses its power, whose disk fails and whose clock jumps.
 //! - [`tier`]: how much of it all, by default and in a long run.
 
 pub mod check;
@@ -23,5 +25,7 @@ pub mod load;
 pub mod openai;
 pub mod process;
 pub mod server;
+pub mod shim;
 pub mod tier;
+pub mod torture;
 pub mod wait;

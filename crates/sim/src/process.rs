@@ -299,6 +299,14 @@ impl Process {
     /// # Errors
     /// As [`Process::wait`].
     pub async fn ended(mut self) -> Result<Ended> {
+        self.end().await
+    }
+
+    /// As [`Process::ended`], for a process that is held by something else.
+    ///
+    /// # Errors
+    /// As [`Process::wait`].
+    pub async fn end(&mut self) -> Result<Ended> {
         let status = self.wait().await?;
         // What it started may hold its streams; what it wrote itself is there by then.
         let _ = timeout(Duration::from_secs(5), self.out.wait_for(|_| None::<()>)).await;

@@ -17,6 +17,8 @@ use crate::process::{Ended, Process, Spec};
 pub struct Home {
     root: TempDir,
     address: watch::Sender<String>,
+    /// The binary; by default the one beside the test program.
+    program: Option<PathBuf>,
 }
 
 impl Home {
@@ -29,7 +31,21 @@ impl Home {
         for folder in ["home", "work"] {
             std::fs::DirBuilder::new().mode(0o700).create(root.path().join(folder))?;
         }
-        Ok(Self { root, address: watch::Sender::new(String::new()) })
+        Ok(Self { root, address: watch::Sender::new(String::new()), program: None })
+    }
+
+    /// Fresh folders for this binary.
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn of(program: &Path) -> Result<Self> {
+        Ok(Self { program: Some(program.to_owned()), ..Self::new()? })
+    }
+
+    /// Leaves the folders behind, and says where they are.
+    #[must_use]
+    pub fn keep(self) -> PathBuf {
+        self.root.keep()
     }
 
     /// The home.
@@ -65,7 +81,11 @@ impl Home {
     /// # Errors
     /// There is no binary.
     pub fn everturn(&self, command: &str) -> Result<Spec> {
-        Ok(Spec::everturn()?
+        let spec = match &self.program {
+            Some(program) => Spec::new(program),
+            None => Spec::everturn()?,
+        };
+        Ok(spec
             .arg(command)
             .env("EVERTURN_HOME", self.path())
             .env("HOME", self.root.path())

@@ -12,6 +12,7 @@ mod events;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod inspect;
+mod landmarks;
 mod locks;
 mod migrate;
 mod open;

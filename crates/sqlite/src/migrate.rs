@@ -4,6 +4,7 @@
 //! never changed once released, applied in one transaction. A database of a newer version is refused
 //! and not touched.
 
+use everturn_crash::Point;
 use everturn_store::{StorageError, StorageErrorKind};
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -61,7 +62,9 @@ pub(crate) fn migrate(conn: &mut Connection) -> Result<()> {
         query(tx.execute_batch(sql))?;
     }
     query(tx.pragma_update(None, "user_version", schema_version()))?;
+    everturn_crash::pass(Point::MigrateApplied);
     query(tx.commit())?;
+    everturn_crash::pass(Point::MigrateCommitted);
     if found > 0 {
         tracing::info!(from = found, to = schema_version(), "the database was migrated");
     }

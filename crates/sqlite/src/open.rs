@@ -95,6 +95,7 @@ fn create(home: &Path, path: &Path, new: &Path) -> Result<()> {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
+        everturn_crash::pass(everturn_crash::Point::CreateLinked);
         std::fs::remove_file(new)
     };
     place().map_err(|error| io_failure("cannot make", path, &error))?;

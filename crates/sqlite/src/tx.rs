@@ -219,6 +219,7 @@ impl Tx for RowTx<'_> {
     }
 
     fn put_session(&mut self, row: &Session) -> Result<()> {
+        everturn_crash::record();
         let key = row.key();
         let (no, dirty) = match self.kept_session(&key)? {
             Some(kept) if same_session(&kept.row, row) => (kept.no, true),
@@ -310,6 +311,7 @@ impl Tx for RowTx<'_> {
     }
 
     fn put_input(&mut self, row: &Input) -> Result<()> {
+        everturn_crash::record();
         let no = self.number(&row.session_key())?;
         let (text, parts) = columns::write_content(&row.content);
         self.change(
@@ -372,6 +374,7 @@ impl Tx for RowTx<'_> {
     }
 
     fn put_run(&mut self, row: &Run) -> Result<()> {
+        everturn_crash::record();
         if let Some(kept) = self.kept_run(&row.id)?
             && same_run(&kept.row, row)
         {
@@ -445,6 +448,7 @@ impl Tx for RowTx<'_> {
     }
 
     fn push_event(&mut self, key: &SessionKey, row: &EventRow) -> Result<()> {
+        everturn_crash::record();
         let session_no = self.number(key)?;
         let (run_no, seq) = match &row.head.run {
             Some((id, seq)) => {
@@ -482,6 +486,7 @@ impl Tx for RowTx<'_> {
     }
 
     fn remove_events(&mut self, key: &SessionKey, from: u64, to: u64) -> Result<()> {
+        everturn_crash::record();
         let Some(no) = self.known_number(key)? else { return Ok(()) };
         self.change(
             "DELETE FROM events WHERE session_no = ?1 AND \"offset\" >= ?2 AND \"offset\" <= ?3",
@@ -518,6 +523,7 @@ impl Tx for RowTx<'_> {
     }
 
     fn put_pruned(&mut self, run: &RunId, to: Option<u64>) -> Result<()> {
+        everturn_crash::record();
         self.change("UPDATE runs SET pruned_to = ?2 WHERE id = ?1", (run.as_str(), to.map(big)))?;
         Ok(())
     }
@@ -540,6 +546,7 @@ impl Tx for RowTx<'_> {
     }
 
     fn put_message(&mut self, key: &SessionKey, row: &Message) -> Result<()> {
+        everturn_crash::record();
         let no = self.number(key)?;
         let (text, parts) = columns::write_content(&row.content);
         self.change(
@@ -600,6 +607,7 @@ impl Tx for RowTx<'_> {
     }
 
     fn put_call(&mut self, row: &ToolCall) -> Result<()> {
+        everturn_crash::record();
         let no = self.number(&row.session)?;
         self.change(
             "INSERT INTO calls (id, session_no, run_id, message_id, place, provider_id, name, \
@@ -670,6 +678,7 @@ impl Tx for RowTx<'_> {
     }
 
     fn put_prompt(&mut self, row: &Prompt) -> Result<()> {
+        everturn_crash::record();
         let key = SessionKey { principal: row.principal.clone(), id: row.session_id.clone() };
         let no = self.number(&key)?;
         self.change(

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use everturn_crash::Point;
 use everturn_store::ops::{self, Applied, Ctx};
 use everturn_store::store::Sink;
 use everturn_store::{Clock, Op, OpError, Reply, StorageError, StorageErrorKind};
@@ -22,6 +23,7 @@ use crate::cache::Cache;
 use crate::conn::{self, Files};
 use crate::errors::{self, Result, failure};
 use crate::inspect::Damage;
+use crate::landmarks::{self, Stage};
 use crate::rows::run_sql;
 use crate::stats::{Counters, add};
 use crate::tx::{self, RowTx};
@@ -60,7 +62,7 @@ struct Waiting {
 }
 
 /// What one operation came to, before the commit.
-type Outcome = std::result::Result<Applied, OpError>;
+pub(crate) type Outcome = std::result::Result<Applied, OpError>;
 
 /// What the writer shares with the store's handle.
 #[derive(Clone)]
@@ -208,7 +210,9 @@ impl Writer {
                         Ok(applied) => {
                             add(&self.counters.ops, 1);
                             add(&self.counters.events, applied.committed.frames.len());
+                            let marks = landmarks::of(&applied.committed);
                             self.publish(applied.committed);
+                            landmarks::pass(&marks, Stage::Published);
                             Ok(applied.reply)
                         }
                         Err(error) => {
@@ -241,7 +245,9 @@ impl Writer {
         self.begin()?;
         match self.apply_all(ops) {
             Ok(outcomes) => {
+                landmarks::pass_all(&outcomes, Stage::Applied);
                 self.end(synced, &outcomes)?;
+                landmarks::pass_all(&outcomes, Stage::Committed);
                 Ok(outcomes)
             }
             Err(error) => {
@@ -502,11 +508,13 @@ impl Writer {
             return;
         }
         let Some(conn) = self.conn.as_ref() else { return };
+        everturn_crash::pass(Point::CheckpointBegin);
         let moved = conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
             Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
         });
         match moved {
             Ok((log, done)) if log == done => {
+                everturn_crash::pass(Point::CheckpointDone);
                 // The next commit begins the log anew.
                 add(&self.counters.checkpoints, 1);
                 self.checkpoint_at = CHECKPOINT_PAGES;

@@ -9,24 +9,30 @@ use crate::command;
 
 /// A crate of the workspace and those it may depend on, in what it ships (tests may use any).
 ///
-/// `store` is above `api` because the stored bytes of an event are the bytes on the wire. `sim` may use
-/// every library, for its benchmarks; nobody ships `sim`.
+/// `store` is above `api` because the stored bytes of an event are the bytes on the wire. `crash` lies
+/// beside `core`: everything that can die at a named place uses it. `sim` may use every library, for its
+/// benchmarks; the binary ships it as `everturn torture`, and nothing else does.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("everturn-core", &[]),
+    ("everturn-crash", &[]),
     ("everturn-api", &["everturn-core"]),
-    ("everturn-agent", &["everturn-core"]),
+    ("everturn-agent", &["everturn-core", "everturn-crash"]),
     ("everturn-hermes", &["everturn-core"]),
-    ("everturn-store", &["everturn-core", "everturn-api"]),
-    ("everturn-sqlite", &["everturn-core", "everturn-api", "everturn-store"]),
-    ("everturn-engine", &["everturn-core", "everturn-api", "everturn-store", "everturn-agent"]),
+    ("everturn-store", &["everturn-core", "everturn-crash", "everturn-api"]),
+    ("everturn-sqlite", &["everturn-core", "everturn-crash", "everturn-api", "everturn-store"]),
+    (
+        "everturn-engine",
+        &["everturn-core", "everturn-crash", "everturn-api", "everturn-store", "everturn-agent"],
+    ),
     ("everturn-server", &["everturn-core", "everturn-api", "everturn-store", "everturn-engine"]),
-    ("everturn", LIBRARIES),
+    ("everturn", BINARY),
     ("everturn-sim", LIBRARIES),
     ("xtask", &[]),
 ];
 
 const LIBRARIES: &[&str] = &[
     "everturn-core",
+    "everturn-crash",
     "everturn-api",
     "everturn-agent",
     "everturn-hermes",
@@ -36,12 +42,26 @@ const LIBRARIES: &[&str] = &[
     "everturn-server",
 ];
 
+/// Every library, and the harness behind `torture`.
+const BINARY: &[&str] = &[
+    "everturn-core",
+    "everturn-crash",
+    "everturn-api",
+    "everturn-agent",
+    "everturn-hermes",
+    "everturn-store",
+    "everturn-sqlite",
+    "everturn-engine",
+    "everturn-server",
+    "everturn-sim",
+];
+
 /// What `core` must not be able to reach: I/O, an executor, a clock, randomness, serialisation.
 const NOT_IN_CORE: &[&str] =
     &["tokio", "serde", "serde_json", "rusqlite", "reqwest", "axum", "rand", "jiff", "tracing"];
 
-/// Only test code may depend on this one.
-const TESTS_ONLY: &str = "everturn-sim";
+/// Beside the binary, only test code may depend on this one.
+const HARNESS: &str = "everturn-sim";
 
 /// Asks cargo what every crate depends on, and compares.
 pub(super) fn check(_: &Tree, found: &mut Findings) {
@@ -74,8 +94,8 @@ fn compare(metadata: &Value, found: &mut Findings) -> Result<()> {
             let on = name_of(dependency);
             let shipped = dependency["kind"].as_str() != Some("dev");
             if shipped && members.contains(&on) && !allowed.contains(&on.as_str()) {
-                let why = if on == TESTS_ONLY {
-                    "it is for tests (dev-dependencies) only"
+                let why = if on == HARNESS {
+                    "it is for the binary and for tests (dev-dependencies) only"
                 } else {
                     "the table in xtask's dependencies.rs does not allow it"
                 };
@@ -122,16 +142,18 @@ mod tests {
     }
 
     #[test]
-    fn tests_may_use_any_crate_and_nobody_ships_sim() {
+    fn tests_may_use_any_crate_and_only_the_binary_ships_sim() {
         let packages = json!([
             { "name": "everturn-core", "dependencies": [{ "name": "everturn-sim", "kind": "dev" }] },
-            { "name": "everturn", "dependencies": [{ "name": "everturn-sim", "kind": "build" }] },
+            { "name": "everturn", "dependencies": [{ "name": "everturn-sim", "kind": null }] },
+            { "name": "everturn-server", "dependencies": [{ "name": "everturn-sim", "kind": null }] },
             { "name": "everturn-sim", "dependencies": [{ "name": "everturn-sqlite", "kind": null }] },
             { "name": "everturn-sqlite", "dependencies": [] },
         ]);
         assert_eq!(
             problems(packages),
-            ["everturn depends on everturn-sim: it is for tests (dev-dependencies) only"]
+            ["everturn-server depends on everturn-sim: it is for the binary and for tests \
+              (dev-dependencies) only"]
         );
     }
 

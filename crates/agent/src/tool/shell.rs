@@ -199,7 +199,7 @@ impl Output {
     /// Takes an event in; gives it back if it is the last one.
     fn take(&mut self, event: Event) -> Option<Event> {
         match event {
-            Event::Started(_) => {}
+            Event::Started(_) => everturn_crash::pass(everturn_crash::Point::CallSpawned),
             Event::Output(bytes) => {
                 let text = self.decoder.push(&bytes);
                 self.push(&text);

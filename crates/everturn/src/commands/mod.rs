@@ -11,4 +11,5 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod token;
+pub(crate) mod torture;
 pub(crate) mod turn;

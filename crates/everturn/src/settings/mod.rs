@@ -366,6 +366,7 @@ pub(crate) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<Stri
         "EVERTURN_CONFIG",
         "EVERTURN_IDEMPOTENCY_KEY",
         "EVERTURN_COMMAND_ID",
+        "EVERTURN_CRASH",
         "EVERTURN_LONG",
         "EVERTURN_BIN",
         "EVERTURN_CHROMIUM",

@@ -31,6 +31,7 @@ async fn help_says_what_each_command_does() {
         &["token", "revoke", "--help"],
         &["grant", "list", "--help"],
         &["grant", "revoke", "--help"],
+        &["torture", "--help"],
     ];
     let mut all = String::new();
     for words in commands {
@@ -65,7 +66,10 @@ async fn usage_errors_end_with_two() {
         &["token", "create", "--principal", "ann", "--scope", "fly"],
         &["token", "create", "--principal", "ann", "--expires", "yesterday"],
         &["import", "hermes", "/somewhere", "--follow"],
-        &["torture", "--seconds", "5"],
+        &["torture", "--points", "claim,clam"],
+        &["torture", "--fsync", "never"],
+        &["torture", "--plant", "P10"],
+        &["torture", "--cycles", "0"],
     ];
     let mut all = String::new();
     for words in lines {

@@ -17,3 +17,4 @@ mod sessions;
 mod support;
 mod terminal;
 mod token;
+mod torture;

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use super::{Findings, text};
-use crate::follow::is_terminal;
+use super::{Findings, Power, text};
+use crate::follow::{is_terminal, span};
 use crate::history::{RunHistory, SessionHistory};
 
-pub(super) fn check(history: &SessionHistory, findings: &mut Findings<'_>) {
+pub(super) fn check(history: &SessionHistory, power: Power, findings: &mut Findings<'_>) {
     let mut generation = 0;
     for run in &history.runs {
-        endings(run, findings);
+        endings(run, power, findings);
         // Runs are in the order in which they began.
         let next = run.run["generation"].as_u64().unwrap_or_default();
         if next != generation + 1 {
@@ -21,14 +21,18 @@ pub(super) fn check(history: &SessionHistory, findings: &mut Findings<'_>) {
 }
 
 /// A run has one terminal event, its last, and says the same of itself.
-fn endings(run: &RunHistory, findings: &mut Findings<'_>) {
+fn endings(run: &RunHistory, power: Power, findings: &mut Findings<'_>) {
     let id = run.id();
     let mut terminals = Vec::new();
+    let mut next = 1;
     for (index, event) in run.events.iter().enumerate() {
         let event: Value = serde_json::from_str(event).unwrap_or_default();
-        if event["seq"].as_u64() != Some(index as u64 + 1) {
-            findings.add("P7", format!("run {id} has seq {} in place {}", event["seq"], index + 1));
+        let seq = event["seq"].as_u64().unwrap_or_default();
+        let first = (seq + 1).saturating_sub(span(&event));
+        if first < next || (first > next && !power.has_jumps()) {
+            findings.add("P7", format!("run {id} has seq {seq} in place {next}"));
         }
+        next = seq + 1;
         if event["run_id"] != id {
             findings.add("P7", format!("run {id} has an event of {}", event["run_id"]));
         }
@@ -54,7 +58,7 @@ fn endings(run: &RunHistory, findings: &mut Findings<'_>) {
     if told != name || run.run["state"] != "ended" || run.run["terminal"] != true {
         findings.add("P4", format!("run {id} ended with {name} and says {}", run.run));
     }
-    if run.run["last_seq"].as_u64() != Some(run.events.len() as u64) {
+    if run.run["last_seq"].as_u64() != Some(next - 1) {
         findings.add("P7", format!("run {id} has {} events: {}", run.events.len(), run.run));
     }
     if name == "run.interrupted" && text(&run.run["evidence"], "text").is_empty() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Checker, Effects};
+use super::{Checker, Effects, Power};
 use crate::client::Accepted;
 use crate::follow::{Record, Seen};
 use crate::history::{RunHistory, SessionHistory};
@@ -123,6 +123,7 @@ fn good() -> SessionHistory {
         runs: b.runs,
         feed: b.feed,
         faults: Vec::new(),
+        jumps: Vec::new(),
     }
 }
 
@@ -161,6 +162,7 @@ fn checker<'a>(history: SessionHistory, effects: &'a Effects) -> Checker<'a> {
         seen: vec![("s".to_owned(), record)],
         effects: Some(effects),
         answer: Some(answer),
+        power: Power::Stayed,
     }
 }
 
@@ -359,6 +361,78 @@ fn a_gap_a_double_or_a_reset_that_a_client_saw_is_found() {
     });
     finds("P7 a client was sent back", |c| c.seen[0].1.resets.push("lost".to_owned()));
     finds("P7 a client's stream: odd", |c| c.seen[0].1.faults.push("odd".to_owned()));
+}
+
+/// A power loss excuses lost pieces of text and passed-over numbers, and nothing else.
+#[test]
+fn what_a_power_loss_does_not_excuse_is_found() {
+    fn lose(c: &mut Checker<'_>, event: &str) {
+        // The last of its name is gone from the store, with its number; the client had seen it.
+        let history = history(c);
+        let at = history.feed.iter().rposition(|seen| seen.event == event).unwrap();
+        let lost = history.feed.remove(at);
+        let run = history.runs.iter_mut().find(|run| run.events.contains(&lost.data)).unwrap();
+        run.events.retain(|event| *event != lost.data);
+        let text = lost.json()["text"].as_str().unwrap_or_default().to_owned();
+        for message in &mut history.messages {
+            if message["run_id"] == lost.json()["run_id"] && message["role"] == "assistant" {
+                let kept = message["text"].as_str().unwrap().replacen(&text, "", 1);
+                message["text"] = json!(kept);
+            }
+        }
+        c.answer = None;
+    }
+    let effects = effects(1);
+    let found = |event: &str, power| {
+        let mut checker = checker(good(), &effects);
+        lose(&mut checker, event);
+        checker.power = power;
+        checker.violations()
+    };
+    assert_eq!(found("text.delta", Power::LostUnsynced), vec![]);
+    for (event, power, told) in [
+        ("text.delta", Power::LostSynced, "a client saw what is gone"),
+        ("text.delta", Power::Stayed, "in place"),
+        ("run.completed", Power::LostUnsynced, "a client saw what is gone"),
+        ("run.started", Power::LostUnsynced, "a client saw what is gone"),
+    ] {
+        let all = found(event, power);
+        assert!(all.iter().any(|one| one.what.contains(told)), "{event} {power:?}: {all:?}");
+    }
+    // A number that somebody saw is somebody else's.
+    let mut checker = checker(good(), &effects);
+    checker.power = Power::LostUnsynced;
+    let seen = &mut checker.seen[0].1.events;
+    let at = seen.iter().position(|seen| seen.event == "text.delta").unwrap();
+    seen[at].data = seen[at].data.replace("one", "uno");
+    assert!(checker.violations().iter().any(|one| one.promise == "P6"));
+}
+
+/// What a client saw piece by piece stands in a snapshot, in the same words, or it is found.
+#[test]
+fn a_snapshot_that_says_something_else_is_found() {
+    let effects = effects(1);
+    let pruned = |text: &str| {
+        let mut checker = checker(good(), &effects);
+        let history = history(&mut checker);
+        let first = history.feed.iter().position(|seen| seen.event == "text.delta").unwrap();
+        let run = history.runs.iter_mut().find(|run| run.id() == "q1").unwrap();
+        let mut body: Value = history.feed[first + 1].json();
+        body["event"] = json!("text.snapshot");
+        body["text"] = json!(text);
+        body["from"] = json!(body["seq"].as_u64().unwrap() - 1);
+        body["to"] = body["seq"].clone();
+        let seq = usize::try_from(body["seq"].as_u64().unwrap()).unwrap();
+        let data = body.to_string();
+        run.events.splice(seq - 2..seq, [data.clone()]);
+        let number = history.feed[first + 1].number;
+        let snapshot = Seen { number, event: "text.snapshot".to_owned(), data };
+        history.feed.splice(first..first + 2, [snapshot]);
+        checker.violations()
+    };
+    assert_eq!(pruned("one two "), vec![]);
+    let found = pruned("one two, ");
+    assert!(found.iter().any(|one| one.promise == "P6" && one.what.contains("the snapshot says")));
 }
 
 #[test]

@@ -83,7 +83,8 @@ fn streamed(run: &RunHistory) -> String {
     let mut all = String::new();
     for event in &run.events {
         let event: Value = serde_json::from_str(event).unwrap_or_default();
-        if event["event"] == "text.delta" {
+        // What is old is kept as one snapshot.
+        if event["event"] == "text.delta" || event["event"] == "text.snapshot" {
             all.push_str(text(&event, "text"));
         }
     }

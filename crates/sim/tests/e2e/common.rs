@@ -46,6 +46,17 @@ pub(crate) async fn stdout(home: &Home, name: &str, args: &[&str]) -> String {
     ended.stdout
 }
 
+/// The seed of a test with random choices: `EVERTURN_SEED`, else a new one; said in either case.
+#[allow(clippy::print_stdout, reason = "a failure is repeated with it")]
+pub(crate) fn seed() -> u64 {
+    let seed = match std::env::var("EVERTURN_SEED") {
+        Ok(seed) => seed.parse().expect("EVERTURN_SEED is not a number"),
+        Err(_) => u64::from(rand::random::<u32>()),
+    };
+    println!("EVERTURN_SEED={seed}");
+    seed
+}
+
 /// Checks these sessions, with what clients know of them.
 pub(crate) async fn verify(
     client: &Client,

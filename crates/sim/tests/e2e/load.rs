@@ -49,6 +49,7 @@ async fn every_input_ends_exactly_once_over_kills_under_load() {
         seen: told.seen,
         effects: None,
         answer: Some(answer),
+        ..Checker::default()
     };
     checker.verify().unwrap();
     // The kills met turns at work, or they proved little.

@@ -18,6 +18,7 @@ mod disk;
 mod drain;
 mod fence;
 mod load;
+mod machine;
 mod provider;
 mod retention;
 mod tools;

@@ -4,6 +4,7 @@ use everturn_core::admission::{self, Decision, Facts};
 use everturn_core::{
     Event, Input, InputId, InputKind, InputStatus, Outcome, Policy, RunId, Session, Stop, limits,
 };
+use everturn_crash::Point;
 
 use super::claim::claim_admitted;
 use super::journal::Journal;
@@ -20,6 +21,7 @@ pub(super) fn admit(
     journal: &mut Journal<'_>,
     op: Admit,
 ) -> Result<Admitted, OpError> {
+    let _records = everturn_crash::within(Point::AdmitRecord);
     let known = tx.input_by_identity(&op.key, &op.request_id)?;
     let session = session_now(tx, journal.ctx, &op.key)?;
     let deleted = session.is_none() && tx.tombstone(&op.key)?.is_some();

@@ -5,6 +5,7 @@ use everturn_core::{
     Content, Event, Input, InputKind, InputStatus, Lease, Message, MessageKind, QueuePolicy, Role,
     Run, RunId, RunState, Session, limits,
 };
+use everturn_crash::Point;
 
 use super::admit::decided_inputs;
 use super::interrupt::continuation_text;
@@ -143,6 +144,8 @@ fn begin(
         Some(id) => tx.run(id)?,
         None => None,
     };
+    let point = if before.is_some() { Point::ContinuationRecord } else { Point::ClaimRecord };
+    let _records = everturn_crash::within(point);
     let mut run = Run {
         id: RunId::from_uuid(journal.ctx.uuid()),
         session_id: session.id.clone(),
@@ -206,6 +209,9 @@ fn begin(
     session.offset_ceiling =
         session.offset_ceiling.max(session.last_offset + limits::OFFSET_RESERVE);
     tx.put_session(&session)?;
+    if before.is_some() {
+        everturn_crash::pass(Point::ContinuationApplied);
+    }
     Ok(ClaimedTurn { fence: fence(&session, &run, claimer), session, run })
 }
 

@@ -31,6 +31,7 @@ pub(super) fn interrupt(
     journal: &mut Journal<'_>,
     op: Interrupt,
 ) -> Result<Interrupted, OpError> {
+    let _records = everturn_crash::within(everturn_crash::Point::InterruptionRecord);
     let Some((mut session, mut run)) = unresolved(tx, journal, &op)? else {
         return Ok(Interrupted { decision: None });
     };

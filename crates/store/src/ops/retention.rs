@@ -15,6 +15,7 @@
 use everturn_api::event::{Piece, piece};
 use everturn_core::event::EventHead;
 use everturn_core::{Event, InputStatus, Run, SessionKey, limits};
+use everturn_crash::Point;
 
 use crate::error::StorageError;
 use crate::op::{EndedRun, PruneEvents, Pruned};
@@ -29,6 +30,7 @@ type Wire = everturn_api::session::Session;
 const PAGE: u64 = 128;
 
 pub(super) fn prune(tx: &mut dyn Tx, op: PruneEvents) -> Result<Pruned> {
+    let _records = everturn_crash::within(Point::PruneRecord);
     let runs = tx.prunable(op.before, op.after.as_ref(), limits::PRUNE_RUNS)?;
     let more = runs.len() >= limits::PRUNE_RUNS as usize;
     let out = Pruned { after: op.after, more, ..Pruned::default() };
@@ -48,6 +50,9 @@ pub(super) fn prune(tx: &mut dyn Tx, op: PruneEvents) -> Result<Pruned> {
             }
         }
         work.out.after = run.ended_at.map(|ended_at| EndedRun { ended_at, id: run.id });
+    }
+    if work.out.events > 0 {
+        everturn_crash::pass(Point::PruneApplied);
     }
     Ok(work.out)
 }

@@ -7,6 +7,7 @@ use everturn_core::{
     CallId, CallState, Content, Event, Failure, Message, MessageKind, NewCall, Outcome, Prompt,
     PromptState, Role, Run, RunId, RunState, Session, TerminalState, ToolCall, Usage, limits,
 };
+use everturn_crash::Point;
 
 use super::admit::{decided_inputs, settle_input};
 use super::journal::Journal;
@@ -142,6 +143,7 @@ impl Turn<'_, '_, '_> {
         calls: Vec<NewCall>,
         usage: Option<Usage>,
     ) -> Result<(), OpError> {
+        let _records = everturn_crash::within(Point::StepRecord);
         if let Some(usage) = usage {
             self.use_tokens(&usage)?;
         }
@@ -358,6 +360,7 @@ impl Turn<'_, '_, '_> {
 
     /// Settles the turn: final message, terminal record, outcome of its inputs (promise P4).
     fn end(&mut self, end: End) -> Result<(), OpError> {
+        let _records = everturn_crash::within(Point::SettleRecord);
         let (state, event) = match end {
             End::Completed { text, reasoning, usage } => {
                 if let Some(usage) = usage {
