@@ -184,6 +184,15 @@ impl Server {
         self.process.kill();
     }
 
+    /// Waits until it has died by itself.
+    ///
+    /// # Errors
+    /// It does not within the limit.
+    pub async fn wait_for_death(&mut self) -> Result<()> {
+        self.process.wait().await?;
+        Ok(())
+    }
+
     /// Kills it, if it still runs, and starts another one on the same home and a new port.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use everturn_sim::follow::Follower;
 use everturn_sim::server::Home;
 
-use crate::common::{runs, seen, text, verify_with};
+use crate::common::{count_lines, runs, seen, text, verify_with, wait_for_lines};
 
 const SLOW: &str = r#"
 words_per_second = 25

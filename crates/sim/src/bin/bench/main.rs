@@ -118,6 +118,7 @@ async fn measure(arguments: &Arguments) -> Result<Table> {
     }
     if begin("start") {
         start::measure(scale, &mut table).await?;
+        start::measure_large(scale, &mut table).await?;
     }
     if begin("memory") {
         memory::measure(scale, &mut table).await?;
