@@ -455,7 +455,8 @@ fn limit(text: &mut String, bytes: usize) {
     }
 }
 
-/// Reads, and while the store is away tries again: a turn waits for its store.
+/// Reads, and while the store is away tries again: a turn waits for its store, as long as the watchdog
+/// allows.
 pub(crate) async fn retry_read<T, F>(
     shared: &Shared,
     control: &TurnControl,
@@ -465,12 +466,20 @@ where
     F: Future<Output = Result<T, StorageError>>,
 {
     let mut patience = Patience::default();
+    let limit = shared.config.watchdog.store;
+    let given_up = Instant::now() + limit;
     loop {
-        let pause = match read().await {
-            Ok(value) => return Ok(value),
-            Err(error) => {
+        let pause = match tokio::time::timeout_at(given_up, read()).await {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) if Instant::now() < given_up => {
                 shared.noise.say("cannot read; a turn waits", &error);
                 patience.pause(Some(error.kind))
+            }
+            Ok(Err(_)) | Err(_) => {
+                let run = &control.run_id;
+                tracing::error!(%run, after_s = limit.as_secs(), "the store answers nothing; the turn lets go");
+                metrics::counter!("everturn_watchdog_total", "phase" => "store").increment(1);
+                return Err(Halt::Lost);
             }
         };
         tokio::select! {

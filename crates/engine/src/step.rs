@@ -195,7 +195,7 @@ async fn silent(seen: watch::Receiver<Instant>, limit: Duration) {
 }
 
 /// The watchdog ends a model request.
-fn not_a_word(shared: &Shared) -> ProviderError {
+pub(crate) fn not_a_word(shared: &Shared) -> ProviderError {
     let after_s = shared.config.watchdog.model.as_secs();
     tracing::warn!(after_s, "the watchdog ends a silent model request");
     metrics::counter!("everturn_watchdog_total", "phase" => "model").increment(1);

@@ -192,7 +192,15 @@ impl Turn<'_> {
     async fn go_on(&mut self, journal: &mut Journal) -> Result<Record, Halt> {
         let (shared, control) = (self.shared, self.control);
         let key = self.session.key();
-        let provider = match shared.config.models.provider(&self.run.model).await {
+        // Setting a provider up may ask a server of it, which may be as silent as any.
+        let provider = tokio::select! {
+            biased;
+            () = control.lost.cancelled() => return Err(Halt::Lost),
+            () = control.stop.cancelled() => return Err(Halt::Stopped),
+            found = shared.config.models.provider(&self.run.model) => found,
+            () = tokio::time::sleep(shared.config.watchdog.model) => Err(step::not_a_word(shared).failure()),
+        };
+        let provider = match provider {
             Ok(provider) => provider,
             Err(failure) => return Ok(self.failed_at(journal, failure)),
         };
