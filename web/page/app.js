@@ -256,6 +256,17 @@ const dock = createDock(byId("dock"), {
       if (error instanceof ApiError) await asked?.rereadPrompts().catch(() => {});
     }
   },
+  /** What was asked goes into the box. Sent, it is a message like any other, whose turn closes the matter. */
+  editAndSend(interrupted) {
+    const asked = (conversation?.state?.messages ?? [])
+      .filter((row) => row.run_id === interrupted.run_id && row.role === "user" && row.kind === "message")
+      .map((row) => row.text)
+      .join("\n\n");
+    const draft = composer.text().trim();
+    composer.setText(draft === "" || draft === asked.trim() ? asked : `${draft}\n\n${asked}`);
+    local.set(draftKey(currentId), composer.text());
+    composer.focus();
+  },
   async resolve(interrupted, decision) {
     try {
       await api.resolve(currentId, { generation: interrupted.generation, decision });

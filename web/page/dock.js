@@ -127,6 +127,7 @@ function interruptedView({ interrupted, isMarked }, actions) {
       "div.actions",
       {},
       h("button.primary", { type: "button", onclick: () => resolve("continue") }, "Continue it"),
+      h("button", { type: "button", onclick: () => actions.editAndSend(interrupted) }, "Edit and send again"),
       h("button", { type: "button", onclick: () => resolve("discard") }, "Leave it"),
     ),
   );

@@ -28,6 +28,9 @@ pub struct Evidence {
     /// Seconds for which the holder, which was leaving, waited for the step under way in vain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_timeout_s: Option<u64>,
+    /// Seconds for which the holder's store took no record, after which it let go of the turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_silent_s: Option<u64>,
     /// Seq of the last committed event.
     pub last_seq: u64,
     /// Its name.
@@ -50,6 +53,7 @@ impl Evidence {
             observer_started_at: from.observer_started_at.rfc3339(),
             newer_process: from.newer_process,
             drain_timeout_s: from.drain_timeout_s,
+            store_silent_s: from.store_silent_s,
             last_seq: from.last_seq,
             last_event: from.last_event.clone(),
             last_event_at: from.last_event_at.rfc3339(),
@@ -184,7 +188,7 @@ pub struct Run {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
     /// Why it was not continued by itself: the words of a session's `interrupted.reason`, or
-    /// `undecided` once nobody had decided about it in time.
+    /// how the matter was closed: `discarded`, `resent`, `superseded`, `undecided`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub parked: Option<String>,
     /// Present and true while more of its output may still arrive.

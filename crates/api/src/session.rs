@@ -50,7 +50,8 @@ pub struct Interrupted {
     /// What was observed.
     pub evidence: Option<Evidence>,
     /// Why it was not continued by itself: `disabled`, `exhausted`, `stale`, `loop_breaker`, `ended`,
-    /// `waits_for_viewer`, `not_here`, `model_missing`, `unprepared`, `withdrawn`.
+    /// `waits_for_viewer`, `not_here`, `model_missing`, `tool_missing`, `other_workspace`,
+    /// `unprepared`, `withdrawn`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
     /// Present and true while more of its output may still arrive.

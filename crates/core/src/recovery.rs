@@ -39,6 +39,10 @@ pub struct Facts {
     pub stopped: bool,
     /// The run's place in its chain, from 0.
     pub attempt: u32,
+    /// Continuations of its chain that a death made necessary.
+    pub spent: u32,
+    /// Its executor did not die but let go for a reason that spends no attempt: its store was away.
+    pub spared: bool,
     /// Milliseconds since the run's last committed record.
     pub age_ms: u64,
     /// The session's policy.
@@ -57,6 +61,10 @@ pub struct Facts {
     /// with another model without a word. (A tool is bound as well: a call whose tool has changed
     /// since is not run.)
     pub model_here: bool,
+    /// Every tool that the run called is there on the node that decides.
+    pub tools_here: bool,
+    /// The tools of the node that decides work where those of the run did.
+    pub workspace_here: bool,
 }
 
 words! {
@@ -78,10 +86,20 @@ words! {
         NotHere = "not_here",
         /// The model that the turn is bound to cannot be used here.
         ModelMissing = "model_missing",
+        /// A tool that it called is not there.
+        ToolMissing = "tool_missing",
+        /// The tools here work in another folder than its own did.
+        OtherWorkspace = "other_workspace",
         /// Its continuation could not begin: it failed before it had done anything.
         Unprepared = "unprepared",
         /// A person withdrew its continuation.
         Withdrawn = "withdrawn",
+        /// A person left it as it is.
+        Discarded = "discarded",
+        /// A person sent its request again.
+        Resent = "resent",
+        /// A later turn began before anybody had decided.
+        Superseded = "superseded",
         /// Nobody decided in time.
         Undecided = "undecided",
     }
@@ -102,8 +120,13 @@ impl Parked {
             Self::WaitsForViewer => "it waits until somebody views the session",
             Self::NotHere => "the process that found it does not continue turns of others",
             Self::ModelMissing => "the model that it is bound to cannot be used here",
+            Self::ToolMissing => "a tool that it called is not there",
+            Self::OtherWorkspace => "the tools here work in another folder than its own did",
             Self::Unprepared => "its continuation failed before it had done anything",
             Self::Withdrawn => "a person withdrew its continuation",
+            Self::Discarded => "a person left it as it is",
+            Self::Resent => "a person sent its request again",
+            Self::Superseded => "a later turn began before anybody had decided",
             Self::Undecided => "nobody decided about it in time",
         }
     }
@@ -113,13 +136,21 @@ impl Parked {
     #[must_use]
     pub const fn may_pass(self) -> bool {
         match self {
-            Self::WaitsForViewer | Self::NotHere | Self::ModelMissing | Self::Unprepared => true,
+            Self::WaitsForViewer
+            | Self::NotHere
+            | Self::ModelMissing
+            | Self::ToolMissing
+            | Self::OtherWorkspace
+            | Self::Unprepared => true,
             Self::Disabled
             | Self::Exhausted
             | Self::Stale
             | Self::LoopBreaker
             | Self::Ended
             | Self::Withdrawn
+            | Self::Discarded
+            | Self::Resent
+            | Self::Superseded
             | Self::Undecided => false,
         }
     }
@@ -146,12 +177,14 @@ pub enum Decision {
 /// | a stop was recorded | cancel |
 /// | the session was closed | park |
 /// | policy: off | park |
-/// | attempts used up | park |
+/// | attempts used up (a turn whose executor did not die spends none) | park |
 /// | older than the window | park |
 /// | loop breaker open | park |
 /// | policy: on view, nobody views | park |
 /// | this node may not continue | park |
 /// | its model cannot be used here | park |
+/// | a tool that it called is not here | park |
+/// | the tools here work in another folder | park |
 /// | otherwise | continue, attempt + 1 |
 #[must_use]
 pub fn decide(facts: &Facts) -> Decision {
@@ -163,7 +196,7 @@ pub fn decide(facts: &Facts) -> Decision {
         Parked::Ended
     } else if !policy.enabled {
         Parked::Disabled
-    } else if facts.attempt >= policy.max_attempts {
+    } else if facts.spent >= policy.max_attempts && !facts.spared {
         Parked::Exhausted
     } else if facts.age_ms > policy.window_s.saturating_mul(1_000) {
         Parked::Stale
@@ -175,6 +208,10 @@ pub fn decide(facts: &Facts) -> Decision {
         Parked::NotHere
     } else if !facts.model_here {
         Parked::ModelMissing
+    } else if !facts.tools_here {
+        Parked::ToolMissing
+    } else if !facts.workspace_here {
+        Parked::OtherWorkspace
     } else {
         return Decision::Continue { attempt: facts.attempt + 1 };
     };
@@ -261,6 +298,8 @@ mod tests {
         Facts {
             stopped: false,
             attempt: 0,
+            spent: 0,
+            spared: false,
             age_ms: 0,
             policy: AutoContinue::default(),
             loop_broken: false,
@@ -268,6 +307,8 @@ mod tests {
             viewed: false,
             may_continue: true,
             model_here: true,
+            tools_here: true,
+            workspace_here: true,
         }
     }
 
@@ -276,17 +317,21 @@ mod tests {
     #[test]
     fn the_table_holds_for_every_combination() {
         let mut seen = std::collections::HashSet::new();
-        for bits in 0..1_024_u32 {
+        for bits in 0..8_192_u32 {
             let bit = |n: u32| bits & (1 << n) != 0;
             let facts = Facts {
                 stopped: bit(0),
                 ended: bit(1),
-                attempt: if bit(2) { 2 } else { 1 },
+                attempt: 1,
+                spent: if bit(2) { 2 } else { 1 },
+                spared: bit(10),
                 age_ms: if bit(3) { 900_001 } else { 900_000 },
                 loop_broken: bit(4),
                 viewed: bit(5),
                 may_continue: bit(6),
                 model_here: bit(9),
+                tools_here: bit(11),
+                workspace_here: bit(12),
                 policy: AutoContinue {
                     enabled: bit(7),
                     when: if bit(8) { AutoContinueWhen::OnView } else { AutoContinueWhen::OnStart },
@@ -297,19 +342,21 @@ mod tests {
                 (bit(0), Decision::Cancel),
                 (bit(1), Decision::Park(Parked::Ended)),
                 (!bit(7), Decision::Park(Parked::Disabled)),
-                (bit(2), Decision::Park(Parked::Exhausted)),
+                (bit(2) && !bit(10), Decision::Park(Parked::Exhausted)),
                 (bit(3), Decision::Park(Parked::Stale)),
                 (bit(4), Decision::Park(Parked::LoopBreaker)),
                 (bit(8) && !bit(5), Decision::Park(Parked::WaitsForViewer)),
                 (!bit(6), Decision::Park(Parked::NotHere)),
                 (!bit(9), Decision::Park(Parked::ModelMissing)),
+                (!bit(11), Decision::Park(Parked::ToolMissing)),
+                (!bit(12), Decision::Park(Parked::OtherWorkspace)),
                 (true, Decision::Continue { attempt: 2 }),
             ];
             let (_, expected) = table.iter().find(|(applies, _)| *applies).unwrap();
             assert_eq!(decide(&facts), *expected, "{facts:?}");
             seen.insert(format!("{expected:?}"));
         }
-        assert_eq!(seen.len(), 10, "a row of the table was never reached: {seen:?}");
+        assert_eq!(seen.len(), 12, "a row of the table was never reached: {seen:?}");
     }
 
     #[test]
@@ -336,6 +383,7 @@ mod tests {
             observer_started_at: crate::time::Timestamp(2_000),
             newer_process,
             drain_timeout_s: None,
+            store_silent_s: None,
             last_seq: 3,
             last_event: "text.delta".to_owned(),
             last_event_at: crate::time::Timestamp(1_000),
@@ -398,8 +446,13 @@ mod tests {
     #[test]
     fn attempts_count_up_to_the_limit() {
         assert_eq!(decide(&facts()), Decision::Continue { attempt: 1 });
-        assert_eq!(decide(&Facts { attempt: 1, ..facts() }), Decision::Continue { attempt: 2 });
-        assert_eq!(decide(&Facts { attempt: 2, ..facts() }), Decision::Park(Parked::Exhausted));
+        let nth = |n: u32| Facts { attempt: n, spent: n, ..facts() };
+        assert_eq!(decide(&nth(1)), Decision::Continue { attempt: 2 });
+        assert_eq!(decide(&nth(2)), Decision::Park(Parked::Exhausted));
+        // One that a store's silence ended spends none: the chain grows and the budget stays.
+        assert_eq!(decide(&Facts { spared: true, ..nth(2) }), Decision::Continue { attempt: 3 });
+        let later = Facts { attempt: 7, spent: 1, ..facts() };
+        assert_eq!(decide(&later), Decision::Continue { attempt: 8 });
     }
 
     #[test]

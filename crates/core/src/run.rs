@@ -82,6 +82,8 @@ pub struct Evidence {
     pub newer_process: bool,
     /// Seconds for which the holder, which was leaving, waited for the step under way in vain.
     pub drain_timeout_s: Option<u64>,
+    /// Seconds for which the holder's store took no record, after which it let go of the turn.
+    pub store_silent_s: Option<u64>,
     /// Seq of the last committed event.
     pub last_seq: u64,
     /// Name of the last committed event.
@@ -102,6 +104,10 @@ impl Evidence {
     #[must_use]
     pub fn observed(&self, cause: Cause) -> String {
         let seen = match (cause, self.drain_timeout_s) {
+            (Cause::LeaseLost, _) if self.store_silent_s.is_some() => format!(
+                "its store took no record for {} s, and the process that ran it let go",
+                self.store_silent_s.unwrap_or_default()
+            ),
             (Cause::ProcessRestart, _) => {
                 "the process that ran it is gone and a newer process of the same home is running"
                     .to_owned()
@@ -257,6 +263,8 @@ pub struct Run {
     pub node: NodeId,
     /// Provider and model that it is bound to, `provider/name`.
     pub model: String,
+    /// Where its tools work: host and folder. Empty: not known.
+    pub workspace: String,
     /// When it was claimed.
     pub started_at: Timestamp,
     /// When it ended.

@@ -23,7 +23,7 @@ use crate::patience::Patience;
 
 /// How often a waiting turn looks whether another process took an answer.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long a tool has to end when the watchdog tells it to. (The supervisor of a command gives its
+/// How long a tool has to end when a person or the watchdog tells it to. (The supervisor of a command gives its
 /// processes less.)
 const ENDING: Duration = Duration::from_secs(10);
 /// Characters of arguments that a question shows.
@@ -314,6 +314,7 @@ async fn execute(
     let mut heard = Instant::now();
     // Ended by the watchdog, and given a moment to say how it ended.
     let mut silent = false;
+    let mut ended_by: Option<Instant> = None;
     let outcome = loop {
         if deltas.is_due()
             && halted.is_none()
@@ -323,6 +324,7 @@ async fn execute(
                 return end_hard(journal, call, running).await;
             }
             halted = Some(halt);
+            ended_by = Some(Instant::now() + ENDING);
             cancel.cancel();
         }
         let due = deltas.due().filter(|_| halted.is_none());
@@ -331,6 +333,7 @@ async fn execute(
             () = control.lost.cancelled() => return end_hard(journal, call, running).await,
             () = control.stop.cancelled(), if halted.is_none() => {
                 halted = Some(Halt::Stopped);
+                ended_by = Some(Instant::now() + ENDING);
                 cancel.cancel();
             }
             outcome = &mut running => break outcome,
@@ -338,18 +341,16 @@ async fn execute(
                 tracing::warn!(session = %key, call = %call.id, "the watchdog ends a silent tool");
                 metrics::counter!("everturn_watchdog_total", "phase" => "tool").increment(1);
                 silent = true;
-                heard = Instant::now();
+                ended_by.get_or_insert(Instant::now() + ENDING);
                 cancel.cancel();
             }
-            // It did not even end when it was told to.
-            () = tokio::time::sleep_until(heard + ENDING), if silent => {
+            // It did not even end when it was told to, whatever it goes on saying.
+            () = wait(ended_by) => {
                 running.abort();
                 break (&mut running).await;
             }
             Some(text) = pieces.recv() => {
-                if !silent {
-                    heard = Instant::now();
-                }
+                heard = Instant::now();
                 if halted.is_none() {
                     deltas.push(Record::CallOutput { call_id: call.id.clone(), text });
                 }
@@ -469,7 +470,13 @@ where
     let limit = shared.config.watchdog.store;
     let given_up = Instant::now() + limit;
     loop {
-        let pause = match tokio::time::timeout_at(given_up, read()).await {
+        let read = tokio::select! {
+            biased;
+            () = control.lost.cancelled() => return Err(Halt::Lost),
+            () = shared.closed.cancelled() => return Err(Halt::Lost),
+            read = tokio::time::timeout_at(given_up, read()) => read,
+        };
+        let pause = match read {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) if Instant::now() < given_up => {
                 shared.noise.say("cannot read; a turn waits", &error);
@@ -479,6 +486,7 @@ where
                 let run = &control.run_id;
                 tracing::error!(%run, after_s = limit.as_secs(), "the store answers nothing; the turn lets go");
                 metrics::counter!("everturn_watchdog_total", "phase" => "store").increment(1);
+                shared.note_let_go(run, limit.as_secs());
                 return Err(Halt::Lost);
             }
         };

@@ -83,6 +83,9 @@ pub struct Config {
     pub adopted: Vec<InputId>,
     /// What happens when a tool needs approval.
     pub asking: Asking,
+    /// Where the tools work, host and folder: a turn goes on by itself only where it began. Empty:
+    /// not told.
+    pub workspace: String,
     /// System text that every session begins with.
     pub system: String,
     /// How long a lease is good for without renewal.
@@ -131,6 +134,7 @@ impl Config {
             allowed_tools: BTreeSet::new(),
             adopted: Vec::new(),
             asking: Asking::Prompt,
+            workspace: String::new(),
             system: String::new(),
             lease: Duration::from_secs(30),
             renew: Duration::from_secs(10),

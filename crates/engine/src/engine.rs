@@ -1,7 +1,8 @@
 //! The engine's face: opening it, submitting, controlling, watching, leaving.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use everturn_core::digest;
@@ -78,6 +79,8 @@ pub(crate) struct Shared {
     /// Set when the last turn of a draining node is over.
     pub(crate) idle: Notify,
     pub(crate) loop_broken: AtomicBool,
+    /// Runs that this node let go of because the store took no record for so many seconds.
+    pub(crate) let_go: Mutex<HashMap<RunId, u64>>,
     /// How many turns there are, or may be in a moment.
     pub(crate) places: Places,
     /// Sessions in which a look is taken at what arrived late.
@@ -93,10 +96,25 @@ impl Shared {
         self.draining.load(Ordering::SeqCst)
     }
 
+    /// Notes that a turn was let go because of the store.
+    pub(crate) fn note_let_go(&self, run: &RunId, silent_s: u64) {
+        self.let_go.lock().unwrap_or_else(PoisonError::into_inner).insert(run.clone(), silent_s);
+    }
+
+    /// Whether a turn was, and after how many seconds.
+    pub(crate) fn was_let_go(&self, run: &RunId) -> Option<u64> {
+        self.let_go.lock().unwrap_or_else(PoisonError::into_inner).remove(run)
+    }
+
     /// This node as a claimer.
     pub(crate) fn claimer(&self, expiry: LeaseExpiry) -> Claimer {
         let default_model = self.config.models.default_model();
-        Claimer { node: self.config.node.clone(), expiry, default_model }
+        Claimer {
+            node: self.config.node.clone(),
+            expiry,
+            default_model,
+            workspace: self.config.workspace.clone(),
+        }
     }
 }
 
@@ -163,6 +181,7 @@ impl Engine {
             tasks: TaskTracker::new(),
             idle: Notify::new(),
             loop_broken: AtomicBool::new(false),
+            let_go: Mutex::default(),
             places: Places::default(),
             looks: Looks::default(),
             noise: Noise::default(),

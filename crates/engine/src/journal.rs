@@ -35,14 +35,17 @@ pub(crate) struct Journal {
     control: TurnControl,
     /// Writes that are committed.
     writes: u64,
-    /// What could not be written any more, because the turn is somebody else's.
-    unwritten: Vec<LateRecord>,
+    /// The last write that was tried.
+    tried: u64,
+    /// What could not be written any more, because the turn is somebody else's; each with the write
+    /// that it belongs to.
+    unwritten: Vec<(u64, LateRecord)>,
 }
 
 impl Journal {
     pub(crate) fn new(shared: Arc<Shared>, fence: Fence, control: TurnControl) -> Self {
         let lease = TurnLease::new(Arc::clone(&shared.store), fence);
-        Self { shared, lease, control, writes: 0, unwritten: Vec::new() }
+        Self { shared, lease, control, writes: 0, tried: 0, unwritten: Vec::new() }
     }
 
     /// Whether nothing was written since the claim.
@@ -50,9 +53,15 @@ impl Journal {
         self.writes == 0
     }
 
-    /// Keeps records that the turn held when it was lost: see [`Journal::leave`].
+    /// Keeps records that the turn held when it was lost, and that were in no write yet: see
+    /// [`Journal::leave`].
     pub(crate) fn keep(&mut self, records: Vec<Record>) {
-        self.unwritten.extend(late::worth(records));
+        let write = self.tried.max(self.writes) + 1;
+        self.keep_as(write, records);
+    }
+
+    fn keep_as(&mut self, write: u64, records: Vec<Record>) {
+        self.unwritten.extend(late::worth(records).map(|record| (write, record)));
     }
 
     /// The turn was taken from this node: what it still held is left beside its run, where it
@@ -61,8 +70,9 @@ impl Journal {
         let fence = self.lease.fence();
         let (key, run_id) = (fence.session().clone(), fence.run_id().clone());
         let node = self.shared.config.node.clone();
-        self.unwritten.push(LateRecord::Sealed);
-        let deposit = Deposit { key, run_id, node, first: 1, records: self.unwritten };
+        let epoch = fence.epoch();
+        self.unwritten.push((self.tried + 1, LateRecord::Sealed));
+        let deposit = Deposit { key, run_id, node, epoch, first: 1, records: self.unwritten };
         late::leave(&self.shared, deposit).await;
     }
 
@@ -79,6 +89,7 @@ impl Journal {
         }
         let mut wait = Patience::default();
         let number = self.writes + 1;
+        self.tried = number;
         let given_up = Instant::now() + self.shared.config.watchdog.store;
         loop {
             let write = self.lease.write(number, records.clone());
@@ -93,7 +104,7 @@ impl Journal {
                 Err(OpError::Refused(refusal)) => {
                     let halt = halt(&refusal);
                     if halt == Halt::Lost {
-                        self.keep(records);
+                        self.keep_as(number, records);
                     }
                     return Err(halt);
                 }
@@ -104,7 +115,7 @@ impl Journal {
                 }
                 Err(OpError::Storage(error)) => {
                     if let Err(halt) = self.wait_for_store(&error, &mut wait).await {
-                        self.keep(records);
+                        self.keep_as(number, records);
                         return Err(halt);
                     }
                 }
@@ -118,7 +129,9 @@ impl Journal {
         let after_s = self.shared.config.watchdog.store.as_secs();
         tracing::error!(run = %self.control.run_id, after_s, "the store takes no record; the turn lets go");
         metrics::counter!("everturn_watchdog_total", "phase" => "store").increment(1);
-        self.keep(records);
+        self.shared.note_let_go(&self.control.run_id, after_s);
+        // The write may be committed after all, in a moment: the number tells.
+        self.keep_as(self.tried, records);
         Halt::Lost
     }
 

@@ -16,10 +16,11 @@ use everturn_store::{OpError, Refusal, StorageError, execute};
 
 use crate::engine::Shared;
 use crate::patience::Patience;
+use crate::recover;
 
 /// Runs of one session that one look goes through.
 const RUNS: u32 = 64;
-/// Runs of all sessions that one poll goes through.
+/// Runs of all sessions that are read at a time.
 const POLLED: u32 = 256;
 
 /// Sessions that are being looked at.
@@ -113,15 +114,23 @@ async fn look(shared: &Shared, key: &SessionKey) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// Looks where somebody is watching: a viewer who is attached reads what comes.
+/// Looks where somebody is watching, here or at another node: a viewer who is attached reads what
+/// comes.
 pub(crate) async fn poll(shared: &Arc<Shared>) -> Result<(), StorageError> {
-    for run in shared.store.all_late_runs(None, POLLED).await? {
-        let key = run.session_key();
-        if shared.hub.viewers(&key) > 0 {
-            ask(shared, &key);
+    let mut after = None;
+    loop {
+        let page = shared.store.all_late_runs(after.as_ref(), POLLED).await?;
+        for run in &page {
+            let key = run.session_key();
+            if recover::viewed(shared, &key).await? {
+                ask(shared, &key);
+            }
+        }
+        match page.last() {
+            Some(last) if page.len() >= POLLED as usize => after = Some(last.id.clone()),
+            _ => return Ok(()),
         }
     }
-    Ok(())
 }
 
 /// Gives up what is too old, whether or not anybody reads it.

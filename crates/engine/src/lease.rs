@@ -1,8 +1,9 @@
 //! This node's leases: how long they are good for, and renewing them all at once.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use everturn_core::LeaseExpiry;
+use everturn_core::{LeaseExpiry, RunId};
 use everturn_store::clock::Clock;
 use everturn_store::op::RenewLeases;
 use everturn_store::{OpError, Store, execute};
@@ -44,11 +45,6 @@ impl Leases {
             later
         });
     }
-
-    /// Whether the deadline has passed.
-    pub(crate) fn passed(&self, clock: &dyn Clock) -> bool {
-        *self.deadline.borrow() <= clock.boot().boot_ms
-    }
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -61,29 +57,23 @@ fn millis(duration: Duration) -> u64 {
 /// that comes after the deadline (the machine slept, the store was away) still counts if nobody took
 /// the session meanwhile; turns whose session was taken are ended hard (promise P11).
 pub(crate) async fn renew(shared: &Shared) -> Result<(), OpError> {
-    let late = shared.leases.passed(shared.store.clock());
+    // Whatever is registered now was claimed before the renewal is sent.
+    let running = shared.controls.all();
     let expiry = shared.leases.expiry(shared.store.clock());
     let node = shared.config.node.clone();
     let renewal = RenewLeases { node, expiry: expiry.clone() };
-    let stopped = execute(&*shared.store, renewal).await?;
-    for run in &stopped {
-        shared.controls.stop_run(run);
+    let held = execute(&*shared.store, renewal).await?;
+    for (run, stopped) in &held {
+        if *stopped {
+            shared.controls.stop_run(run);
+        }
     }
-    if late {
-        for (key, control) in shared.controls.all() {
-            let view = shared.store.session(&key).await?;
-            let ours = view.is_some_and(|view| {
-                view.session.running.as_ref() == Some(&control.run_id)
-                    && view
-                        .session
-                        .lease
-                        .as_ref()
-                        .is_some_and(|lease| lease.holder == shared.config.node)
-            });
-            if !ours {
-                tracing::warn!(session = %key, run = %control.run_id, "another node took the session over");
-                control.lost.cancel();
-            }
+    let held: HashSet<&RunId> = held.iter().map(|(run, _)| run).collect();
+    for (key, control) in running {
+        // A turn that has just ended here is not held either; it does not hear this any more.
+        if !held.contains(&control.run_id) && !control.lost.is_cancelled() {
+            tracing::warn!(session = %key, run = %control.run_id, "the turn is not this node's any more");
+            control.lost.cancel();
         }
     }
     shared.leases.granted(&expiry);

@@ -15,7 +15,7 @@ use everturn_core::{
 use everturn_store::op::{CloseUndecided, EndNode, Interrupt, Prune, Reconsider, RegisterNode};
 use everturn_store::read::Work;
 use everturn_store::rows::Node;
-use everturn_store::{OpError, StorageError, Store, execute};
+use everturn_store::{OpError, StorageError, StorageErrorKind, Store, execute};
 use futures::StreamExt as _;
 
 use crate::config::Scope;
@@ -95,7 +95,18 @@ pub(crate) async fn on_open(shared: &Arc<Shared>, mut node: Node) -> Result<(), 
             let shared = Arc::clone(shared);
             async move {
                 if let Some(run) = &work.running {
-                    resolve(&shared, &work.key, work.epoch, run).await?;
+                    match resolve(&shared, &work.key, work.epoch, run).await {
+                        Ok(()) => {}
+                        // Its holder lives and has renewed the lease meanwhile.
+                        Err(OpError::Refused(refusal)) => {
+                            tracing::info!(session = %work.key, run = %run.id, %refusal, "left to its holder");
+                        }
+                        // One bad row keeps nobody else from their work; a poll tries again.
+                        Err(OpError::Storage(error)) if error.kind == StorageErrorKind::Corrupt => {
+                            tracing::error!(session = %work.key, run = %run.id, %error, "cannot be resolved");
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
                 shared.pending.add(work.key);
                 Ok(())
@@ -184,6 +195,7 @@ async fn resolve(shared: &Shared, key: &SessionKey, epoch: u64, run: &Run) -> Re
     let by_holder = run.node == shared.config.node;
     if by_holder {
         evidence.newer_process = false;
+        evidence.store_silent_s = shared.was_let_go(&run.id);
     }
     record(shared, key, epoch, run, evidence, by_holder).await
 }
@@ -206,6 +218,8 @@ async fn record(
         by_holder,
         may_continue: may_continue(shared, run),
         model_here: model_here(shared, key, run).await?,
+        tools_here: tools_here(shared, run).await?,
+        workspace: shared.config.workspace.clone(),
         loop_broken: shared.loop_broken.load(Ordering::SeqCst),
         viewed: viewed(shared, key).await?,
     };
@@ -246,6 +260,8 @@ async fn reconsider(
         run_id: run.id.clone(),
         may_continue: may_continue(shared, run),
         model_here: model_here(shared, key, run).await?,
+        tools_here: tools_here(shared, run).await?,
+        workspace: shared.config.workspace.clone(),
         loop_broken: shared.loop_broken.load(Ordering::SeqCst),
         viewed,
     };
@@ -265,7 +281,15 @@ const PARKED_PAGE: u32 = 256;
 /// closed. Late journals that are too old are given up.
 pub(crate) async fn watch_parked(shared: Arc<Shared>) {
     let mut first = true;
+    let gap = shared.config.loop_breaker.1;
+    let started = tokio::time::Instant::now();
     loop {
+        // A process that lives for longer than the gap is no link of a chain of deaths any more.
+        if started.elapsed() > gap && shared.loop_broken.swap(false, Ordering::SeqCst) {
+            tracing::info!(
+                "this process has lived long enough; interrupted turns go on by themselves again"
+            );
+        }
         if let Err(error) = parked(&shared, first).await {
             tracing::warn!(%error, "cannot go through the turns that wait for a decision; trying again");
         } else {
@@ -296,7 +320,7 @@ async fn parked(shared: &Shared, at_start: bool) -> Result<(), OpError> {
                 continue;
             }
             let due = match run.parked {
-                Some(Parked::ModelMissing) => true,
+                Some(Parked::ModelMissing | Parked::ToolMissing) => true,
                 Some(parked) => at_start && parked.may_pass(),
                 None => false,
             };
@@ -335,8 +359,16 @@ async fn model_here(shared: &Shared, key: &SessionKey, run: &Run) -> Result<bool
     }
 }
 
+/// Whether every tool that a run called is there. (One that has changed is not run; see there.)
+async fn tools_here(shared: &Shared, run: &Run) -> Result<bool, StorageError> {
+    let calls = shared.store.run_calls(&run.id).await?;
+    // What the model made up was in no registry.
+    let mut known = calls.iter().filter(|call| !call.schema.is_empty());
+    Ok(known.all(|call| shared.config.tools.get(&call.name).is_some()))
+}
+
 /// Whether a viewer is attached here, or on another node that lives.
-async fn viewed(shared: &Shared, key: &SessionKey) -> Result<bool, StorageError> {
+pub(crate) async fn viewed(shared: &Shared, key: &SessionKey) -> Result<bool, StorageError> {
     if shared.hub.viewers(key) > 0 {
         return Ok(true);
     }
@@ -380,6 +412,7 @@ pub(crate) async fn evidence(shared: &Shared, run: &Run) -> Result<Evidence, Sto
         observer_started_at: shared.started_at,
         newer_process,
         drain_timeout_s: None,
+        store_silent_s: None,
         last_seq: run.last_seq,
         last_event: run.last_event.clone(),
         last_event_at: run.last_event_at,

@@ -70,6 +70,7 @@ pub(crate) async fn watcher(settings: &Settings) -> Result<Box<dyn Client>> {
         allowed: BTreeSet::new(),
         adopted: Vec::new(),
         drain_timeout: LEAVE_MAX,
+        workspace: String::new(),
     };
     let tools = everturn_agent::tool::Registry::default();
     let models = models::none()?;
@@ -152,6 +153,7 @@ pub(crate) async fn worker(settings: &Settings, work: Work<'_>) -> Result<Connec
         allowed: work.allow.iter().cloned().collect::<BTreeSet<_>>(),
         adopted,
         drain_timeout: LEAVE_MAX.min(settings.drain_timeout_s.value.seconds()),
+        workspace: open::place(&workspace),
     };
     let engine = open::engine(settings, &home, store.clone(), found.models, tools, purpose).await?;
     let client = Box::new(LocalClient::new(store, Some(engine)));

@@ -88,6 +88,16 @@ pub(crate) struct Purpose {
     pub(crate) allowed: BTreeSet<String>,
     pub(crate) adopted: Vec<InputId>,
     pub(crate) drain_timeout: Duration,
+    /// Where its tools work, as [`place`] names it; empty where it has none.
+    pub(crate) workspace: String,
+}
+
+/// Names a workspace for the store: the machine and the folder. A turn goes on by itself only where
+/// it began.
+pub(crate) fn place(workspace: &Path) -> String {
+    let folder = workspace.canonicalize().unwrap_or_else(|_| workspace.to_owned());
+    let machine = rustix::system::uname();
+    format!("{}:{}", machine.nodename().to_string_lossy(), folder.display())
 }
 
 /// Opens the engine on a store.
@@ -104,6 +114,7 @@ pub(crate) async fn engine(
     config.tools = tools;
     config.allowed_tools = purpose.allowed;
     config.adopted = purpose.adopted;
+    config.workspace = purpose.workspace;
     config.asking = purpose.asking;
     config.system = settings.system.value.clone().unwrap_or_else(|| SYSTEM.to_owned());
     config.lease = settings.lease_s.value.seconds();

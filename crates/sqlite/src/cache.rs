@@ -244,6 +244,7 @@ pub(crate) fn same_run(a: &Run, b: &Run) -> bool {
         stop,
         node,
         model,
+        workspace,
         started_at,
         ended_at,
     } = a;
@@ -266,6 +267,7 @@ pub(crate) fn same_run(a: &Run, b: &Run) -> bool {
         && *principal == b.principal
         && *node == b.node
         && *model == b.model
+        && *workspace == b.workspace
         && *continues == b.continues
         && *input_ids == b.input_ids
         && *usage == b.usage

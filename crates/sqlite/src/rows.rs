@@ -274,7 +274,8 @@ macro_rules! run_columns {
          r.last_event_at, r.step_seq, r.first_offset, r.generation, r.attempt, r.state, \
          r.terminal_state, r.node, r.model, r.stop_by, r.stop_at, r.cause, r.continues, \
          r.interrupted_at, r.started_at, r.ended_at, r.input_ids, r.usage, r.error, r.evidence, \
-         r.writes, r.writes_epoch, r.marker_id, r.parked, r.late_since, r.late_attempts \
+         r.writes, r.writes_epoch, r.marker_id, r.parked, r.late_since, r.late_attempts, \
+         r.workspace \
          FROM runs r JOIN names n ON n.session_no = r.session_no"
     };
 }
@@ -323,6 +324,7 @@ pub(crate) fn run(c: &Cols<'_, '_>) -> Result<(i64, Run)> {
         marker_id: c.opt_number(29)?,
         parked: c.opt_word(30, Parked::parse)?,
         late,
+        workspace: c.str(33)?.to_owned(),
     };
     Ok((c.int(1)?, run))
 }

@@ -44,7 +44,8 @@ async fn claim(store: &SqliteStore, id: &str) -> Fence {
     let boot = store.clock().boot();
     let expiry = LeaseExpiry { boot_ms: boot.boot_ms + 3_600_000, ..boot };
     let node = NodeId::new("n1").unwrap();
-    let claimer = Claimer { node, expiry, default_model: "script/x".to_owned() };
+    let claimer =
+        Claimer { node, expiry, default_model: "script/x".to_owned(), workspace: String::new() };
     let claim = Op::Claim(Claim { key: key(id), claimer, gone: None });
     match store.submit(claim).await.unwrap() {
         Reply::Claimed(claimed) => match *claimed {

@@ -388,9 +388,9 @@ impl Tx for RowTx<'_> {
              step_seq, first_offset, generation, attempt, state, terminal_state, node, model, \
              stop_by, stop_at, cause, continues, interrupted_at, started_at, ended_at, \
              input_ids, usage, error, evidence, writes, writes_epoch, marker_id, parked, \
-             late_since, late_attempts) \
+             late_since, late_attempts, workspace) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, \
-             ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31) \
+             ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32) \
              ON CONFLICT (id) DO UPDATE SET last_seq = excluded.last_seq, \
              last_offset = excluded.last_offset, last_event = excluded.last_event, \
              last_event_at = excluded.last_event_at, step_seq = excluded.step_seq, \
@@ -404,7 +404,8 @@ impl Tx for RowTx<'_> {
              usage = excluded.usage, error = excluded.error, evidence = excluded.evidence, \
              writes = excluded.writes, writes_epoch = excluded.writes_epoch, \
              marker_id = excluded.marker_id, parked = excluded.parked, \
-             late_since = excluded.late_since, late_attempts = excluded.late_attempts",
+             late_since = excluded.late_since, late_attempts = excluded.late_attempts, \
+             workspace = excluded.workspace",
             params![
                 row.id.as_str(),
                 session_no,
@@ -437,6 +438,7 @@ impl Tx for RowTx<'_> {
                 row.parked.map(|parked| parked.as_str()),
                 row.late.map(|late| late.since.0),
                 row.late.map(|late| late.attempts),
+                row.workspace,
             ],
         )?;
         let no = match self.cache.run(&row.id) {
@@ -646,9 +648,9 @@ impl Tx for RowTx<'_> {
     fn put_late(&mut self, run: &RunId, row: &LateRow) -> Result<()> {
         let Some(kept) = self.kept_run(run)? else { return Ok(()) };
         self.change(
-            "INSERT OR REPLACE INTO late_records (run_no, number, at, record) \
-             VALUES (?1, ?2, ?3, ?4)",
-            (kept.no, big(row.number), row.at.0, columns::write_late(&row.record)),
+            "INSERT OR REPLACE INTO late_records (run_no, number, at, write, record) \
+             VALUES (?1, ?2, ?3, ?4, ?5)",
+            (kept.no, big(row.number), row.at.0, big(row.write), columns::write_late(&row.record)),
         )?;
         Ok(())
     }
@@ -658,11 +660,11 @@ impl Tx for RowTx<'_> {
         all(
             self.conn,
             "late_records",
-            "SELECT number, at, record FROM late_records WHERE run_no = ?1 ORDER BY number",
+            "SELECT number, at, write, record FROM late_records WHERE run_no = ?1 ORDER BY number",
             [kept.no],
             |c| {
-                let record = c.parsed(2, columns::read_late)?;
-                Ok(LateRow { number: c.number(0)?, at: c.time(1)?, record })
+                let record = c.parsed(3, columns::read_late)?;
+                Ok(LateRow { number: c.number(0)?, at: c.time(1)?, write: c.number(2)?, record })
             },
         )
     }
@@ -761,7 +763,7 @@ impl Tx for RowTx<'_> {
         rows::serve_starts(self.conn, home, limit)
     }
 
-    fn renew(&mut self, node: &NodeId, expiry: &LeaseExpiry) -> Result<Vec<RunId>> {
+    fn renew(&mut self, node: &NodeId, expiry: &LeaseExpiry) -> Result<Vec<(RunId, bool)>> {
         self.change(
             "UPDATE sessions SET lease_boot_id = ?2, lease_boot_ms = ?3 WHERE lease_holder = ?1",
             (node.as_str(), expiry.boot_id.as_str(), big(expiry.boot_ms)),
@@ -779,10 +781,10 @@ impl Tx for RowTx<'_> {
         all(
             self.conn,
             "runs",
-            "SELECT r.id FROM sessions s JOIN runs r ON r.id = s.running \
-             WHERE s.lease_holder = ?1 AND r.stop_by IS NOT NULL ORDER BY s.session_no",
+            "SELECT r.id, r.stop_by IS NOT NULL FROM sessions s JOIN runs r ON r.id = s.running \
+             WHERE s.lease_holder = ?1 ORDER BY s.session_no",
             [node.as_str()],
-            |c| c.parsed(0, RunId::new),
+            |c| Ok((c.parsed(0, RunId::new)?, c.int(1)? != 0)),
         )
     }
 

@@ -114,8 +114,12 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
     let boot = world.clock.boot();
     let expiry = LeaseExpiry { boot_ms: boot.boot_ms + 30_000, ..boot.clone() };
     let key = key(a);
-    let claimer =
-        Claimer { node: node(b), expiry: expiry.clone(), default_model: "script/x".to_owned() };
+    let claimer = Claimer {
+        node: node(b),
+        expiry: expiry.clone(),
+        default_model: "script/x".to_owned(),
+        workspace: String::new(),
+    };
     let write = |known: &Known, records: Vec<Record>| {
         let turn = pick(&known.turns, a)?;
         // Now and then a number that is used already, or one that is far ahead.
@@ -265,6 +269,7 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
                     observer_started_at: now,
                     newer_process: c % 2 == 0,
                     drain_timeout_s: None,
+                    store_silent_s: (c % 6 == 0).then_some(600),
                     last_seq: 0,
                     last_event: String::new(),
                     last_event_at: Timestamp(0),
@@ -272,6 +277,8 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
                 by_holder: c % 5 == 0,
                 may_continue: c % 4 != 0,
                 model_here: c % 7 != 0,
+                tools_here: c % 9 != 0,
+                workspace: String::new(),
                 loop_broken: c % 11 == 0,
                 viewed: false,
             })
@@ -292,8 +299,16 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
                 ];
                 let records = late[usize::from(c) % 4..].to_vec();
                 let first = u64::from(c % 3);
+                let writes = (u64::from(b % 8)..).zip(records).collect();
                 return Some(match c % 2 {
-                    0 => Op::Deposit(Deposit { key, run_id, node: run.node, first, records }),
+                    0 => Op::Deposit(Deposit {
+                        key,
+                        run_id,
+                        node: run.node,
+                        epoch: run.writes_epoch,
+                        first,
+                        records: writes,
+                    }),
                     _ => {
                         let holder_gone = c % 7 == 0;
                         Op::LookLate(LookLate { key, run_id, node: node(b), holder_gone })
@@ -313,12 +328,18 @@ async fn op(world: &World, known: &mut Known, step: Step) -> Option<Op> {
                         run_id,
                         may_continue: c % 4 != 0,
                         model_here: c % 7 != 0,
+                        tools_here: c % 9 != 0,
+                        workspace: String::new(),
                         loop_broken: c % 11 == 0,
                         viewed: c % 2 == 0,
                     }),
                 });
             }
-            let decision = if b % 3 == 0 { Decision::Discard } else { Decision::Continue };
+            let decision = match b % 4 {
+                0 => Decision::Discard,
+                1 => Decision::Resend((c % 2 == 0).then(|| text(c))),
+                _ => Decision::Continue,
+            };
             Op::Decide(Decide { key, generation, decision })
         }
         20 => Op::Stop(Stop {

@@ -188,6 +188,7 @@ async fn a_writer_never_acts_on_an_old_picture() {
             observer_started_at: there.clock().now(),
             newer_process: false,
             drain_timeout_s: None,
+            store_silent_s: None,
             last_seq: 0,
             last_event: String::new(),
             last_event_at: there.clock().now(),
@@ -195,6 +196,8 @@ async fn a_writer_never_acts_on_an_old_picture() {
         by_holder: false,
         may_continue: false,
         model_here: true,
+        tools_here: true,
+        workspace: String::new(),
         loop_broken: false,
         viewed: false,
     };

@@ -114,6 +114,8 @@ struct StoredEvidence {
     newer_process: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     drain_timeout_s: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    store_silent_s: Option<u64>,
     last_seq: u64,
     last_event: String,
     last_event_at: i64,
@@ -131,6 +133,7 @@ pub fn write_evidence(seen: &Evidence) -> String {
         observer_started_at: seen.observer_started_at.0,
         newer_process: seen.newer_process,
         drain_timeout_s: seen.drain_timeout_s,
+        store_silent_s: seen.store_silent_s,
         last_seq: seen.last_seq,
         last_event: seen.last_event.clone(),
         last_event_at: seen.last_event_at.0,
@@ -153,6 +156,7 @@ pub fn read_evidence(text: &str) -> Result<Evidence, Fault> {
         observer_started_at: Timestamp(seen.observer_started_at),
         newer_process: seen.newer_process,
         drain_timeout_s: seen.drain_timeout_s,
+        store_silent_s: seen.store_silent_s,
         last_seq: seen.last_seq,
         last_event: seen.last_event,
         last_event_at: Timestamp(seen.last_event_at),
@@ -252,6 +256,7 @@ mod tests {
             observer_started_at: Timestamp(7),
             newer_process: true,
             drain_timeout_s: Some(30),
+            store_silent_s: Some(600),
             last_seq: u64::from(u32::MAX) + 1,
             last_event: "text.delta".into(),
             last_event_at: Timestamp(3),

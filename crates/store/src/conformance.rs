@@ -147,6 +147,11 @@ cases! {
         what_was_parked_for_a_passing_reason_is_decided_again,
         a_continuation_that_cannot_begin_spends_no_attempt,
         an_interruption_that_nobody_decides_about_is_closed,
+        a_turn_is_bound_to_its_tools_and_its_workspace,
+        what_a_store_ended_spends_no_attempt,
+        how_a_matter_was_closed_is_said,
+        a_request_is_sent_again_in_one_step,
+        what_is_said_later_takes_the_place_of_a_late_continuation,
         a_continuation_runs_on_the_model_of_its_turn,
         a_late_end_never_beats_the_interruption,
     }
@@ -159,6 +164,7 @@ cases! {
         a_deposit_is_for_whom_it_is_meant_and_bounded,
         the_owner_looks_and_nobody_else,
         what_came_before_the_record_is_found_by_it,
+        what_was_committed_after_all_is_not_late,
         nothing_of_it_stays,
     }
     feed {

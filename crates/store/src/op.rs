@@ -146,7 +146,7 @@ ops! {
         node: NodeId,
     }
     /// Moves the expiry of all leases of a node. Answers the runs on them that carry a stop.
-    RenewLeases(|_| false) -> Runs(Vec<RunId>) {
+    RenewLeases(|_| false) -> Renewed(Vec<(RunId, bool)>) {
         /// The node.
         node: NodeId,
         /// Milliseconds that a lease is good for, counted from before this was sent.
@@ -262,6 +262,10 @@ ops! {
         may_continue: bool,
         /// Whether the model of the continuation can be used here.
         model_here: bool,
+        /// Whether every tool that the run called is there.
+        tools_here: bool,
+        /// Where this node's tools work.
+        workspace: String,
         /// Whether the home's loop breaker is open.
         loop_broken: bool,
         /// Whether a viewer who may submit is attached.
@@ -297,6 +301,10 @@ ops! {
         may_continue: bool,
         /// Whether the model of the continuation can be used here.
         model_here: bool,
+        /// Whether every tool that the run called is there.
+        tools_here: bool,
+        /// Where this node's tools work.
+        workspace: String,
         /// Whether the home's loop breaker is open.
         loop_broken: bool,
         /// Whether a viewer who may submit is attached.
@@ -321,11 +329,14 @@ ops! {
         run_id: RunId,
         /// The node that held it.
         node: NodeId,
+        /// The epoch under which it held it.
+        epoch: u64,
         /// Number of the first record, counted from 1 over all deposits of the run.
         first: u64,
-        /// What it held, in order: within `limits::LATE_RECORDS_MAX` and `LATE_BYTES_MAX`, over all
+        /// What it held, in order, each with the number of the write that it belonged to: what of
+        /// these turns out to be committed after all (its answer was lost) is not late. within `limits::LATE_RECORDS_MAX` and `LATE_BYTES_MAX`, over all
         /// deposits; the rest is left out.
-        records: Vec<LateRecord>,
+        records: Vec<(u64, LateRecord)>,
     }
     /// Looks at what arrived late of an interrupted run and settles its marker if it can be settled.
     /// By the session's owner, or anybody while it has none. Answers `None` where nothing is
@@ -497,12 +508,14 @@ pub struct SessionPatch {
 }
 
 /// A person's decision about an interrupted turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Ask the model to finish it.
     Continue,
     /// Leave it as it is.
     Discard,
+    /// Leave it as it is and ask again, with this text or, without one, with the same.
+    Resend(Option<String>),
 }
 
 /// What an admission answers.
@@ -538,6 +551,8 @@ pub struct Claimer {
     pub expiry: everturn_core::LeaseExpiry,
     /// `provider/name` of the node's default, for sessions that name none.
     pub default_model: String,
+    /// Where its tools work: host and folder.
+    pub workspace: String,
 }
 
 /// What a claim answers.
@@ -598,7 +613,7 @@ pub struct Pruned {
 pub struct Decided {
     /// The session afterwards.
     pub session: Session,
-    /// The continuation that was admitted.
+    /// The continuation, or the new message, that was admitted.
     pub input: Option<Input>,
 }
 
@@ -609,7 +624,7 @@ pub enum Reply {
     Unit(()),
     Bool(bool),
     Count(u64),
-    Runs(Vec<RunId>),
+    Renewed(Vec<(RunId, bool)>),
     Session(Box<Session>),
     Admitted(Box<Admitted>),
     Input(Box<Input>),

@@ -70,6 +70,8 @@ pub struct LateRow {
     pub number: u64,
     /// When it arrived.
     pub at: Timestamp,
+    /// The write of its owner that it belonged to.
+    pub write: u64,
     /// What it says.
     pub record: LateRecord,
 }

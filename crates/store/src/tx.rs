@@ -106,9 +106,9 @@ pub trait Tx {
     fn put_node(&mut self, row: &Node) -> Result<()>;
     /// The last nodes of a home in the role `serve`, newest first, at most `limit`.
     fn serve_starts(&mut self, home: &str, limit: u32) -> Result<Vec<Node>>;
-    /// Moves the expiry of every lease that the node holds. Returns the runs under way on them
-    /// that carry a person's stop.
-    fn renew(&mut self, node: &NodeId, expiry: &LeaseExpiry) -> Result<Vec<RunId>>;
+    /// Moves the expiry of every lease that the node holds. Returns the runs under way on them, each
+    /// with whether it carries a person's stop.
+    fn renew(&mut self, node: &NodeId, expiry: &LeaseExpiry) -> Result<Vec<(RunId, bool)>>;
 
     /// Notes whether a node has viewers of a session.
     fn put_presence(&mut self, key: &SessionKey, node: &NodeId, present: bool) -> Result<()>;

@@ -338,10 +338,23 @@ async fn config_widens_freshness_window() {
 #[tokio::test]
 async fn exhausted_attempts_break_the_loop() {
     let home = tempfile::tempdir().unwrap();
-    let none = AutoContinue { max_attempts: 0, ..AutoContinue::default() };
-    let interrupted = dead(home.path(), none).await;
+    let one = AutoContinue { max_attempts: 1, ..AutoContinue::default() };
+    dead(home.path(), one).await;
+    // The one continuation dies as well.
+    let again = dies_after(
+        home.path(),
+        |_| {},
+        |node| async move {
+            let mut feed = node.feed("s", Some(0)).await;
+            event(&mut feed, "run.interrupted").await;
+            event(&mut feed, "run.started").await;
+            node.last_run("s").await
+        },
+    );
+    let again = again.await;
+    assert_eq!(again.attempt, 1);
     let node = open(home.path(), |_| {}).await;
-    assert_parked(&node, &interrupted, Parked::Exhausted).await;
+    assert_parked(&node, &again, Parked::Exhausted).await;
     node.engine.close().await;
 }
 
@@ -395,7 +408,11 @@ async fn running_session_wins_over_continuation() {
     node.engine.close().await;
 }
 
-/// `test_double_schedule_is_guarded`: two processes find it at the same time, and readers look on.
+/// `test_double_schedule_is_guarded`, and what is left here of seed 000's
+/// `test_repair_stale_pending_skips_pre_compression_snapshot_parent` and
+/// `test_repair_stale_pending_skips_parent_when_continuation_exists` (a conversation keeps its id, so
+/// that there is no archived parent to be taken for an interrupted one; but what was continued is
+/// interrupted once and never again): two processes find it at the same time, and readers look on.
 #[tokio::test]
 async fn double_schedule_is_guarded() {
     let home = tempfile::tempdir().unwrap();

@@ -97,7 +97,7 @@ async fn abandoned(store: &Arc<MemoryStore>, session: &str, records: Vec<Record>
         }
     }));
     let default_model = "test/model".to_owned();
-    let claimer = Claimer { node: node.clone(), expiry, default_model };
+    let claimer = Claimer { node: node.clone(), expiry, default_model, workspace: String::new() };
     execute(&**store, admit(session, "r0", Some(claimer))).await.unwrap();
     let fence = claimed.try_recv().unwrap();
     let lease = TurnLease::new(store.clone() as Arc<dyn Store>, fence);

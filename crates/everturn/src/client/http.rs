@@ -281,11 +281,12 @@ impl Client for HttpClient {
     }
 
     async fn decide(&self, session: &str, generation: u64, decision: Decide) -> Result<()> {
-        let decision = match decision {
-            Decide::Continue => "continue",
-            Decide::Discard => "discard",
+        let (decision, text) = match decision {
+            Decide::Continue => ("continue", None),
+            Decide::Discard => ("discard", None),
+            Decide::Resend(text) => ("resend", text),
         };
-        let said = ResolveInterruption { generation, decision: decision.to_owned(), text: None };
+        let said = ResolveInterruption { generation, decision: decision.to_owned(), text };
         let request = self.request(Method::POST, &["v1", "sessions", session, "resolve"], &[])?;
         self.control(request.json(&said)).await
     }

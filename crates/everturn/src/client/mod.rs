@@ -82,10 +82,12 @@ pub(crate) struct Listing {
 }
 
 /// A person's decision about an interrupted turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decide {
     Continue,
     Discard,
+    /// With another text, if there is one.
+    Resend(Option<String>),
 }
 
 /// Everything that the commands need.

@@ -60,6 +60,7 @@ pub(crate) async fn run(settings: &Settings) -> Result<Exit> {
         allowed: std::collections::BTreeSet::new(),
         adopted: Vec::new(),
         drain_timeout: settings.drain_timeout_s.value.seconds(),
+        workspace: open::place(&workspace),
     };
     let engine = open::engine(settings, &home, store.clone(), found.models, tools, purpose).await?;
     tracing::info!(

@@ -2,10 +2,11 @@
 
 use axum::Json as JsonReply;
 use axum::extract::State;
+use everturn_api::Code;
 use everturn_api::request::{ResolveInterruption, StopSession};
 use everturn_api::run::Run as WireRun;
 use everturn_api::session::Session;
-use everturn_core::{RunId, SessionId};
+use everturn_core::{RunId, SessionId, limits};
 use everturn_store::op::Decision;
 
 use super::runs::own_run;
@@ -59,6 +60,20 @@ pub(super) async fn stop_run(
     Ok(JsonReply(WireRun::from(&run)))
 }
 
+/// The text that is sent again; without one it is the same.
+fn resent(server: &Server, text: Option<&str>) -> Answer<Option<String>> {
+    server.disk().require_space()?;
+    let Some(text) = text else { return Ok(None) };
+    if text.trim().is_empty() {
+        return Err(Refused::new(Code::EmptyInput, "the text is empty"));
+    }
+    if text.len() > limits::TEXT_BYTES_MAX {
+        let detail = format!("the text has {} bytes", text.len());
+        return Err(Refused::new(Code::TextTooLarge, detail));
+    }
+    Ok(Some(text.to_owned()))
+}
+
 /// Decides about an interrupted turn
 #[utoipa::path(post, path = "/v1/sessions/{id}/resolve", tag = "control",
     params(("id" = String, Path, description = "Session id")), request_body = ResolveInterruption,
@@ -72,13 +87,10 @@ pub(super) async fn resolve(
     let decision = match body.decision.as_str() {
         "continue" => Decision::Continue,
         "discard" => Decision::Discard,
-        "resend" => {
-            return Err(Refused::not_built("decision resend")
-                .hint("discard the turn, then send the text as a new input"));
-        }
+        "resend" => Decision::Resend(resent(&server, body.text.as_deref())?),
         _ => return Err(Refused::field("decision", "must be continue, discard or resend")),
     };
-    if body.text.is_some() {
+    if body.text.is_some() && !matches!(decision, Decision::Resend(_)) {
         return Err(Refused::field("text", "goes with decision resend only"));
     }
     let key = key(&caller.principal, session);

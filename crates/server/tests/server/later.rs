@@ -29,12 +29,6 @@ async fn what_is_not_built_says_so_with_a_hint() {
         ("stop", post("/v1/tasks/x/stop")),
         ("steer", input("steer")),
         ("redirect", input("redirect")),
-        (
-            "resend",
-            world
-                .request(Method::POST, "/v1/sessions/s/resolve")
-                .json(&json!({ "generation": 1, "decision": "resend", "text": "again" })),
-        ),
     ] {
         let answer = world.send(request).await;
         assert_eq!(answer.refusal(), refused, "{name}");

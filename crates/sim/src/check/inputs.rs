@@ -80,7 +80,7 @@ fn outcome(history: &SessionHistory, input: &Value, findings: &mut Findings<'_>)
     match turns.as_slice() {
         [] if matches!(outcome, "cancelled" | "rejected") => {}
         [first] => {
-            let last = last_of_chain(history, first);
+            let last = last_of_chain(history, first, text(input, "ended_at"));
             let ended = match text(&last.run, "terminal_state") {
                 "cancelled-by-user" => "cancelled",
                 other => other,
@@ -93,13 +93,20 @@ fn outcome(history: &SessionHistory, input: &Value, findings: &mut Findings<'_>)
     }
 }
 
-/// The last run that policy continued from this one.
-fn last_of_chain<'h>(history: &'h SessionHistory, first: &'h RunHistory) -> &'h RunHistory {
+/// The last run that policy continued from this one, before its input had its outcome: what is
+/// continued later, when a reason against it has passed, is a chain of its own.
+fn last_of_chain<'h>(
+    history: &'h SessionHistory,
+    first: &'h RunHistory,
+    ended_at: &str,
+) -> &'h RunHistory {
     let mut last = first;
     // A chain is never longer than the list; a circle would be a bug and must not hang the check.
     for _ in 0..history.runs.len() {
         let by_policy = |run: &&RunHistory| {
-            run.run["continues"] == last.id() && run.run["attempt"].as_u64() > Some(0)
+            run.run["continues"] == last.id()
+                && run.run["attempt"].as_u64() > Some(0)
+                && text(&run.run, "started_at") <= ended_at
         };
         match history.runs.iter().find(by_policy) {
             Some(next) => last = next,

@@ -154,6 +154,7 @@ async fn viewers_that_read_nothing_cost_neither_time_nor_memory() {
     drop(unread);
 }
 
+/// Counterpart of `test_server_treats_broken_pipe_as_client_disconnect_not_500` of seed 000.
 /// W-69: clients that go away, at any moment and in any way, are a normal end: no answer of the server
 /// counts as an error of it, nothing is said in its log, and nobody else notices.
 #[tokio::test(flavor = "multi_thread")]

@@ -48,7 +48,12 @@ pub fn admit(key: &SessionKey, request: u32, text: &str) -> Op {
 pub async fn claim(store: &dyn Store, key: &SessionKey, by: &str) -> Fence {
     let boot = store.clock().boot();
     let expiry = everturn_core::LeaseExpiry { boot_ms: boot.boot_ms + 3_600_000, ..boot };
-    let claimer = Claimer { node: node(by), expiry, default_model: "script/x".to_owned() };
+    let claimer = Claimer {
+        node: node(by),
+        expiry,
+        default_model: "script/x".to_owned(),
+        workspace: String::new(),
+    };
     let op = Op::Claim(Claim { key: key.clone(), claimer, gone: None });
     match store.submit(op).await.unwrap() {
         Reply::Claimed(claimed) => match *claimed {

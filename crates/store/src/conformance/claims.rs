@@ -233,8 +233,9 @@ pub(super) async fn a_renewal_moves_all_leases_of_a_node_and_tells_of_stops(worl
     // A lease that ran out but was not taken may be renewed.
     world.clock.pass_ms(60_000);
     let expiry = world.expiry();
-    let stopped = world.ok(RenewLeases { node: node("n1"), expiry: expiry.clone() }).await;
-    assert_eq!(stopped, [turns[1].run.id.clone()]);
+    let held = world.ok(RenewLeases { node: node("n1"), expiry: expiry.clone() }).await;
+    let mine = [(0, false), (1, true), (2, false)].map(|(n, stop)| (turns[n].run.id.clone(), stop));
+    assert_eq!(held, mine);
     for id in ["a", "b", "c"] {
         assert_eq!(world.session(&key(id)).await.lease.unwrap().expiry, expiry);
     }

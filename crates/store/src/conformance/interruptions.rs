@@ -602,6 +602,8 @@ pub(super) async fn what_waits_for_a_viewer_goes_on_once_and_in_time(world: Worl
             run_id: turn.run.id,
             may_continue: true,
             model_here: true,
+            tools_here: true,
+            workspace: String::new(),
             loop_broken: false,
             viewed: true,
         }
@@ -676,6 +678,8 @@ pub(super) async fn what_was_parked_for_a_passing_reason_is_decided_again(world:
             run_id: turn.run.id.clone(),
             may_continue: true,
             model_here: true,
+            tools_here: true,
+            workspace: String::new(),
             loop_broken: false,
             viewed: false,
         };
@@ -727,6 +731,8 @@ pub(super) async fn a_continuation_that_cannot_begin_spends_no_attempt(world: Wo
             run_id: interrupted.clone(),
             may_continue: true,
             model_here: true,
+            tools_here: true,
+            workspace: String::new(),
             loop_broken: false,
             viewed: false,
         };
@@ -771,6 +777,125 @@ pub(super) async fn an_interruption_that_nobody_decides_about_is_closed(world: W
     assert_eq!(world.refused(&key, decide).await, Refusal::NotInterrupted);
     // It goes on with what a person says next, and the model is told.
     world.turn_of(&key, "r-2", "n2").await.complete("hello").await;
+}
+
+fn again(key: &SessionKey, turn: &Turn) -> Reconsider {
+    Reconsider {
+        key: key.clone(),
+        run_id: turn.run.id.clone(),
+        may_continue: true,
+        model_here: true,
+        tools_here: true,
+        workspace: "host:/work".to_owned(),
+        loop_broken: false,
+        viewed: false,
+    }
+}
+
+pub(super) async fn a_turn_is_bound_to_its_tools_and_its_workspace(world: World) {
+    for (name, parked) in [("t", Parked::ToolMissing), ("w", Parked::OtherWorkspace)] {
+        let key = key(name);
+        world.admit(&key, "r-1", "do something").await;
+        let mut claim = world.claim_op(&key, "n1");
+        claim.claimer.workspace = "host:/work".to_owned();
+        let Claimed::Turn(turn) = *world.ok(claim).await else { panic!("nothing to claim") };
+        let turn = world.claimed(*turn).await;
+        let mut op = world.interrupt_op(&key, &turn.run, "n2").await;
+        op.tools_here = parked != Parked::ToolMissing;
+        let here = if parked == Parked::OtherWorkspace { "host:/home" } else { "host:/work" };
+        op.workspace = here.to_owned();
+        assert_eq!(world.ok(op).await.decision, Some(Decision::Park(parked)));
+        // Where both are there it goes on.
+        let decision = world.ok(again(&key, &turn)).await.decision;
+        assert_eq!(decision, Some(Decision::Continue { attempt: 1 }));
+    }
+}
+
+/// DESIGN §5: budgets count deaths of the executor only.
+pub(super) async fn what_a_store_ended_spends_no_attempt(world: World) {
+    let key = key("s");
+    world.admit(&key, "r-1", "do something").await;
+    for attempt in 1..=6 {
+        let turn = world.turn(&key, "n1").await;
+        assert_eq!(turn.run.attempt, attempt - 1);
+        let mut op = world.interrupt_op(&key, &turn.run, "n1").await;
+        op.by_holder = true;
+        // Two of them died.
+        let died = attempt == 2 || attempt == 4;
+        op.evidence.store_silent_s = (!died).then_some(600);
+        assert_eq!(world.ok(op).await.decision, Some(Decision::Continue { attempt }), "{attempt}");
+        let row = world.run_row(&turn.run.id).await;
+        let said = row.evidence.as_ref().unwrap().observed(Cause::LeaseLost);
+        assert_eq!(said.contains("its store took no record for 600 s"), !died, "{said}");
+    }
+    let turn = world.turn(&key, "n1").await;
+    assert_eq!(interrupt(&world, &key, &turn).await, Decision::Park(Parked::Exhausted));
+}
+
+pub(super) async fn how_a_matter_was_closed_is_said(world: World) {
+    let (left, later) = (key("left"), key("later"));
+    let turn = world.turn_of(&left, "r-1", "n1").await;
+    park(&world, &left, &turn).await;
+    let discard = crate::op::Decision::Discard;
+    world.ok(Decide { key: left.clone(), generation: 1, decision: discard }).await;
+    assert_eq!(world.run_row(&turn.run.id).await.parked, Some(Parked::Discarded));
+    let turn = world.turn_of(&later, "r-1", "n1").await;
+    park(&world, &later, &turn).await;
+    world.turn_of(&later, "r-2", "n2").await.complete("done").await;
+    assert_eq!(world.run_row(&turn.run.id).await.parked, Some(Parked::Superseded));
+    assert!(world.store.parked(None, 9).await.unwrap().is_empty());
+}
+
+pub(super) async fn a_request_is_sent_again_in_one_step(world: World) {
+    for (name, text, asked) in
+        [("same", None, "do something"), ("other", Some("do less"), "do less")]
+    {
+        let key = key(name);
+        let turn = world.turn_of(&key, "r-1", "n1").await;
+        turn.write(vec![delta("half")]).await;
+        park(&world, &key, &turn).await;
+        let decision = crate::op::Decision::Resend(text.map(str::to_owned));
+        let op = Decide { key: key.clone(), generation: 1, decision };
+        let decided = *world.ok(op.clone()).await;
+        assert_eq!(decided.session.interrupted, None);
+        assert_eq!(world.run_row(&turn.run.id).await.parked, Some(Parked::Resent));
+        let input = decided.input.unwrap();
+        assert_eq!((input.kind, input.content.plain().as_str()), (InputKind::Message, asked));
+        assert_eq!(world.refused(&key, op).await, Refusal::NotInterrupted, "once");
+        let next = world.turn(&key, "n2").await;
+        assert_eq!((next.inputs[0].id.clone(), next.run.continues.clone()), (input.id, None));
+        next.complete("done").await;
+        let rows = world.transcript(&key).await;
+        assert_eq!(rows.iter().filter(|row| row.role == Role::User).count(), 2);
+    }
+}
+
+/// What is accepted after the record of the interruption and before its continuation is claimed takes
+/// the continuation's place, whether that was admitted by then or not.
+pub(super) async fn what_is_said_later_takes_the_place_of_a_late_continuation(world: World) {
+    let (before, after) = (key("before"), key("after"));
+    // Admitted by a second look, and not claimed yet.
+    let turn = world.turn_of(&before, "r-1", "n1").await;
+    park(&world, &before, &turn).await;
+    let decision = world.ok(again(&before, &turn)).await.decision;
+    assert_eq!(decision, Some(Decision::Continue { attempt: 1 }));
+    let said = world.admit(&before, "r-2", "never mind").await;
+    let next = world.turn(&before, "n2").await;
+    assert_eq!(next.inputs[0].id, said.input.id);
+    next.complete("done").await;
+    assert!(matches!(world.claim(&before, "n2").await, Claimed::Nothing));
+    // Said while it was parked: a second look finds that it has been answered.
+    let turn = world.turn_of(&after, "r-1", "n1").await;
+    park(&world, &after, &turn).await;
+    world.admit(&after, "r-2", "never mind").await;
+    assert_eq!(world.ok(again(&after, &turn)).await.decision, None);
+    // A person's word is not overruled by the next one.
+    let turn = world.turn(&after, "n2").await;
+    park(&world, &after, &turn).await;
+    let decision = crate::op::Decision::Continue;
+    world.ok(Decide { key: after.clone(), generation: 2, decision }).await;
+    world.admit(&after, "r-3", "and this").await;
+    assert_eq!(world.turn(&after, "n2").await.run.continues.as_ref(), Some(&turn.run.id));
 }
 
 /// A turn is bound to its model, unless people give the session another one.

@@ -23,7 +23,10 @@ async fn cut_off(world: &World, key: &SessionKey, turn: &Turn) -> Run {
 }
 
 fn deposit(key: &SessionKey, run: &Run, first: u64, records: Vec<LateRecord>) -> Deposit {
-    Deposit { key: key.clone(), run_id: run.id.clone(), node: node("n1"), first, records }
+    // Of a write that was never tried.
+    let records = records.into_iter().map(|record| (u64::MAX >> 1, record)).collect();
+    let (key, run_id, epoch) = (key.clone(), run.id.clone(), run.writes_epoch);
+    Deposit { key, run_id, node: node("n1"), epoch, first, records }
 }
 
 fn look(key: &SessionKey, run: &Run) -> LookLate {
@@ -301,6 +304,37 @@ pub(super) async fn what_came_before_the_record_is_found_by_it(world: World) {
     let run = world.run_row(&turn.run.id).await;
     assert_eq!(world.ok(look(&key, &run)).await, Some(Look::Promote));
     assert_eq!(marker(&world, &key, &run).await.1.content.plain(), "so far");
+}
+
+/// P8: a write whose answer its owner never heard may have been committed. What it said is in the run,
+/// and is not said again.
+pub(super) async fn what_was_committed_after_all_is_not_late(world: World) {
+    let key = key("s");
+    let turn = world.turn_of(&key, "r-1", "n1").await;
+    // The third one was committed, and its answer was lost; the fourth was not.
+    for (number, said) in [(1, "one "), (2, "two "), (3, "three ")] {
+        turn.lease.write(number, vec![delta(said)]).await.unwrap();
+    }
+    let run = cut_off(&world, &key, &turn).await;
+    let records = [(3, "three "), (4, "four")].map(|(write, said)| (write, text(said))).to_vec();
+    let mut op = Deposit { records, ..deposit(&key, &run, 1, Vec::new()) };
+    op.records.push((5, LateRecord::Sealed));
+    // Nobody else's, and no other claim's.
+    let other = Deposit { epoch: run.writes_epoch + 1, ..op.clone() };
+    assert!(matches!(world.refused(&key, other).await, Refusal::BadRecord(_)));
+    assert!(world.ok(op).await);
+    assert_eq!(world.ok(look(&key, &run)).await, Some(Look::Promote));
+    assert_eq!(marker(&world, &key, &run).await.1.content.plain(), "one two three four");
+    // All of it: then nothing was late.
+    let other = super::world::key("t");
+    let turn = world.turn_of(&other, "r-1", "n1").await;
+    turn.lease.write(1, vec![delta("all")]).await.unwrap();
+    let run = cut_off(&world, &other, &turn).await;
+    let records = vec![(1, text("all")), (2, LateRecord::Sealed)];
+    let op = Deposit { records, ..deposit(&other, &run, 1, Vec::new()) };
+    assert!(world.ok(op).await);
+    assert_eq!(world.ok(look(&other, &run)).await, Some(Look::Spend));
+    assert_eq!(marker(&world, &other, &run).await.1.content.plain(), "all");
 }
 
 pub(super) async fn nothing_of_it_stays(world: World) {

@@ -263,7 +263,12 @@ impl World {
     }
 
     pub(super) fn claimer(&self, by: &str) -> Claimer {
-        Claimer { node: node(by), expiry: self.expiry(), default_model: "script/demo".to_owned() }
+        Claimer {
+            node: node(by),
+            expiry: self.expiry(),
+            default_model: "script/demo".to_owned(),
+            workspace: String::new(),
+        }
     }
 
     pub(super) async fn claim(&self, key: &SessionKey, by: &str) -> Claimed {
@@ -331,6 +336,7 @@ impl World {
                 observer_started_at: self.clock.now(),
                 newer_process: true,
                 drain_timeout_s: None,
+                store_silent_s: None,
                 last_seq: 0,
                 last_event: String::new(),
                 last_event_at: Timestamp(0),
@@ -338,6 +344,8 @@ impl World {
             by_holder: false,
             may_continue: true,
             model_here: true,
+            tools_here: true,
+            workspace: String::new(),
             loop_broken: false,
             viewed: false,
         }

@@ -466,7 +466,7 @@ impl Tx for RowTx<'_> {
         Ok(self.rows.serve_starts(home, limit))
     }
 
-    fn renew(&mut self, node: &NodeId, expiry: &LeaseExpiry) -> Result<Vec<RunId>> {
+    fn renew(&mut self, node: &NodeId, expiry: &LeaseExpiry) -> Result<Vec<(RunId, bool)>> {
         let held: Vec<Session> = self
             .rows
             .sessions
@@ -474,16 +474,16 @@ impl Tx for RowTx<'_> {
             .filter(|session| session.lease.as_ref().is_some_and(|lease| lease.holder == *node))
             .cloned()
             .collect();
-        let mut stopped = Vec::new();
+        let mut running = Vec::new();
         for mut session in held {
             let run = session.running.as_ref().and_then(|id| self.rows.runs.get(id));
-            stopped.extend(run.filter(|run| run.stop.is_some()).map(|run| run.id.clone()));
+            running.extend(run.map(|run| (run.id.clone(), run.stop.is_some())));
             if let Some(lease) = &mut session.lease {
                 lease.expiry = expiry.clone();
             }
             self.put_session(&session)?;
         }
-        Ok(stopped)
+        Ok(running)
     }
 
     fn put_presence(&mut self, key: &SessionKey, node: &NodeId, present: bool) -> Result<()> {

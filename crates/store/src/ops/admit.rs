@@ -146,7 +146,8 @@ fn supersede(
     session: &mut Session,
 ) -> Result<(), StorageError> {
     let Some(mut head) = tx.queued(&session.key(), 1)?.pop() else { return Ok(()) };
-    if head.kind != InputKind::Continuation || head.decides.is_none() {
+    // One that a person asked for (which counts no attempt) stays.
+    if head.kind != InputKind::Continuation || head.attempt == 0 {
         return Ok(());
     }
     withdraw(tx, journal, session, &mut head, "superseded")

@@ -1,6 +1,7 @@
 //! Claiming: the lease and the next input become one turn, in one transaction (promise P3).
 
 use everturn_core::message::appended_position;
+use everturn_core::recovery::Parked;
 use everturn_core::{
     Content, Event, Input, InputKind, InputStatus, Lease, Message, MessageKind, QueuePolicy, Role,
     Run, RunId, RunState, Session, limits,
@@ -138,7 +139,13 @@ fn begin(
     claimer: &Claimer,
 ) -> Result<ClaimedTurn, OpError> {
     session.generation += 1;
-    session.interrupted = None;
+    if let Some(id) = session.interrupted.take()
+        && let Some(mut left) = tx.run(&id)?
+    {
+        // The matter is closed, and that is said of it.
+        left.parked = Some(Parked::Superseded);
+        tx.put_run(&left)?;
+    }
     session.updated_at = journal.now();
     let before = match inputs.first().and_then(|input| input.continues.as_ref()) {
         Some(id) => tx.run(id)?,
@@ -174,6 +181,7 @@ fn begin(
         error: None,
         stop: None,
         node: claimer.node.clone(),
+        workspace: claimer.workspace.clone(),
         model: model(&session, before.as_ref(), claimer),
         started_at: journal.now(),
         ended_at: None,

@@ -1,16 +1,18 @@
 //! Controls of people: stop, cancel, decide. Each names what it aims at.
 
 use everturn_core::recovery::Parked;
-use everturn_core::{InputKind, InputStatus, Run, RunState, Stop as StopMark};
+use everturn_core::{
+    Content, Delivery, Input, InputId, InputKind, InputStatus, Mode, RequestId, Run, RunState,
+    Session, Stop as StopMark, digest, limits,
+};
 
-use super::admit::withdraw;
-use super::interrupt::admit_continuation;
+use super::admit::{QUEUE_STEP, announce, withdraw};
+use super::interrupt::{admit_continuation, original_text};
 use super::journal::Journal;
 use super::{existing, running};
 use crate::error::{OpError, Refusal};
 use crate::op::{CancelInput, Decide, Decided, Decision, Signal, Stop};
 use crate::tx::Tx;
-use everturn_core::{Input, limits};
 
 /// Withdraws an input that still waits.
 pub(super) fn cancel(
@@ -101,7 +103,7 @@ pub(super) fn decide(
     session.interrupted = None;
     session.revision += 1;
     session.updated_at = journal.now();
-    let input = match op.decision {
+    let input = match &op.decision {
         Decision::Continue => {
             session.ended_at = None;
             session.end_reason = None;
@@ -111,10 +113,74 @@ pub(super) fn decide(
             tx.put_run(&run)?;
             Some(admit_continuation(tx, journal, &mut session, &run, 0, None)?)
         }
-        Decision::Discard => None,
+        Decision::Discard => {
+            run.parked = Some(Parked::Discarded);
+            tx.put_run(&run)?;
+            None
+        }
+        Decision::Resend(text) => {
+            session.ended_at = None;
+            session.end_reason = None;
+            run.parked = Some(Parked::Resent);
+            tx.put_run(&run)?;
+            let text = match text {
+                Some(text) => text.clone(),
+                None => original_text(tx, &run)?,
+            };
+            Some(resend(tx, journal, &mut session, &run, Content::text(text))?)
+        }
     };
     tx.put_session(&session)?;
     journal.emit_session(tx, &mut session)?;
     tx.put_session(&session)?;
     Ok(Decided { session, input })
+}
+
+/// Accepts a person's request anew, behind what waits.
+fn resend(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    session: &mut Session,
+    run: &Run,
+    content: Content,
+) -> Result<Input, OpError> {
+    let max = limits::QUEUE_INPUTS_MAX;
+    if session.queue_length >= max {
+        return Err(Refusal::QueueFull { max }.into());
+    }
+    let request_id = RequestId::new(format!("resend:{}", run.id))
+        .map_err(|_| Refusal::BadRecord("a run id is too long for a request id"))?;
+    let key = session.key();
+    if tx.input_by_identity(&key, &request_id)?.is_some() {
+        return Err(Refusal::Superseded.into());
+    }
+    session.last_queue_key += QUEUE_STEP;
+    let input = Input {
+        id: InputId::from_uuid(journal.ctx.uuid()),
+        session_id: key.id.clone(),
+        principal: key.principal.clone(),
+        request_id,
+        digest: digest::payload(InputKind::Message, Mode::Queue, &content, None),
+        kind: InputKind::Message,
+        mode: Mode::Queue,
+        content,
+        metadata: None,
+        queue_key: session.last_queue_key,
+        status: InputStatus::Queued,
+        delivery: Delivery::Queued,
+        outcome: None,
+        generation: None,
+        run_id: None,
+        attempt: 0,
+        continues: None,
+        decides: None,
+        accepted_at: journal.now(),
+        ended_at: None,
+    };
+    tx.put_input(&input)?;
+    session.queue_length += 1;
+    session.quiet = false;
+    announce(tx, journal, session, &input)?;
+    journal.signal(Signal::Queued(key));
+    Ok(input)
 }

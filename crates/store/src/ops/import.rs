@@ -151,6 +151,7 @@ fn empty_run(op: &ImportRun, session: &Session, input: &Input, id: RunId, now: T
         writes: 0,
         writes_epoch: session.epoch,
         cause: None,
+        workspace: String::new(),
         marker_id: None,
         parked: None,
         late: None,

@@ -43,6 +43,8 @@ pub(super) fn interrupt(
     let decision = recovery::decide(&Facts {
         stopped: run.stop.is_some(),
         attempt: run.attempt,
+        spent: spent(tx, &run)?,
+        spared: evidence.store_silent_s.is_some(),
         age_ms: journal.now().since_ms(run.last_event_at),
         policy: session.policy.auto_continue,
         loop_broken: op.loop_broken,
@@ -50,6 +52,8 @@ pub(super) fn interrupt(
         viewed: op.viewed,
         may_continue: op.may_continue,
         model_here: op.model_here,
+        tools_here: op.tools_here,
+        workspace_here: is_at_home(&run, &op.workspace),
     });
     // The old holder's epoch is over: whatever it still sends is refused (promise P11).
     session.epoch += 1;
@@ -133,11 +137,21 @@ pub(super) fn reconsider(
     if !may_pass {
         return Ok(nothing);
     }
+    // What a person said since the interruption was recorded takes the continuation's place, also of
+    // one that was not admitted yet.
+    let queued = tx.queued(&op.key, limits::QUEUE_INPUTS_MAX)?;
+    let said_since =
+        |input: &Input| input.kind == InputKind::Message && Some(input.accepted_at) >= run.ended_at;
+    if queued.iter().any(said_since) {
+        return Ok(nothing);
+    }
     // The interruption itself is the run's last event: what counts is the one before it.
     let last_event_at = run.evidence.as_ref().map_or(run.last_event_at, |seen| seen.last_event_at);
     let decision = recovery::decide(&Facts {
         stopped: run.stop.is_some(),
         attempt: run.attempt,
+        spent: spent(tx, &run)?,
+        spared: run.evidence.as_ref().is_some_and(|seen| seen.store_silent_s.is_some()),
         age_ms: journal.now().since_ms(last_event_at),
         policy: session.policy.auto_continue,
         loop_broken: op.loop_broken,
@@ -145,6 +159,8 @@ pub(super) fn reconsider(
         viewed: op.viewed,
         may_continue: op.may_continue,
         model_here: op.model_here,
+        tools_here: op.tools_here,
+        workspace_here: is_at_home(&run, &op.workspace),
     });
     match decision {
         Decision::Continue { attempt } => {
@@ -211,6 +227,27 @@ pub(super) fn close_undecided(
     journal.emit_session(tx, &mut session)?;
     tx.put_session(&session)?;
     Ok(true)
+}
+
+/// Continuations that led to a run because an executor died: what the budget counts.
+fn spent(tx: &mut dyn Tx, run: &Run) -> Result<u32, StorageError> {
+    let mut spent = 0;
+    let (mut attempt, mut before) = (run.attempt, run.continues.clone());
+    // A chain that a person began anew counts from there.
+    while attempt > 0
+        && let Some(id) = before
+    {
+        let Some(run) = tx.run(&id)? else { break };
+        let spared = run.evidence.as_ref().is_some_and(|seen| seen.store_silent_s.is_some());
+        spent += u32::from(!spared);
+        (attempt, before) = (run.attempt, run.continues);
+    }
+    Ok(spent)
+}
+
+/// Whether tools that work in `workspace` work where those of the run did.
+fn is_at_home(run: &Run, workspace: &str) -> bool {
+    run.workspace.is_empty() || run.workspace == workspace
 }
 
 /// What became of an interrupted run's unfinished output, as its rows tell.
@@ -424,7 +461,7 @@ fn continuation_identity(
 }
 
 /// What people asked, never an earlier note: a continuation leads back to the run before it.
-fn original_text(tx: &mut dyn Tx, run: &Run) -> Result<String, StorageError> {
+pub(super) fn original_text(tx: &mut dyn Tx, run: &Run) -> Result<String, StorageError> {
     let mut run = run.clone();
     loop {
         let mut texts = Vec::new();

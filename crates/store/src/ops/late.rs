@@ -28,8 +28,8 @@ pub(super) fn deposit(
     let Some(run) = tx.run(&op.run_id)?.filter(|run| run.session_key() == op.key) else {
         return Ok(false);
     };
-    if run.node != op.node {
-        return Err(Refusal::BadRecord("another node held the run").into());
+    if run.node != op.node || run.writes_epoch != op.epoch {
+        return Err(Refusal::BadRecord("another node held the run, or under another epoch").into());
     }
     // Before the interruption is recorded, the record will find what is here.
     if run.state == RunState::Ended && run.late.is_none() {
@@ -37,7 +37,7 @@ pub(super) fn deposit(
     }
     let here = tx.late(&run.id)?;
     let (mut count, mut bytes) = (here.len(), here.iter().map(|row| row.record.bytes()).sum());
-    for (number, record) in (op.first..).zip(op.records) {
+    for (number, (write, record)) in (op.first..).zip(op.records) {
         if here.iter().any(|row| row.number == number) {
             continue;
         }
@@ -49,7 +49,7 @@ pub(super) fn deposit(
             continue;
         }
         (count, bytes) = (count + 1, more);
-        tx.put_late(&run.id, &LateRow { number, at: journal.now(), record })?;
+        tx.put_late(&run.id, &LateRow { number, at: journal.now(), write, record })?;
     }
     Ok(true)
 }
@@ -73,7 +73,15 @@ pub(super) fn look(
     }
     let now = journal.now();
     // Out of budget, nothing is read any more.
-    let rows = if late::out_of_budget(&pending, now) { Vec::new() } else { tx.late(&op.run_id)? };
+    let mut rows =
+        if late::out_of_budget(&pending, now) { Vec::new() } else { tx.late(&op.run_id)? };
+    // A write whose answer its owner never heard may have been committed: it is in the run already.
+    // (Nothing is committed any more now that the run has its end.)
+    for row in &mut rows {
+        if row.write <= run.writes && row.record != LateRecord::Sealed {
+            row.record = LateRecord::Text(String::new());
+        }
+    }
     let mut visible = false;
     for row in &rows {
         visible |= match &row.record {

@@ -77,10 +77,10 @@ pub fn apply(tx: &mut dyn Tx, ctx: &Ctx<'_>, op: Op) -> Result<Applied, OpError>
         Op::RegisterNode(op) => Reply::Unit(nodes::register(tx, op)?),
         Op::EndNode(op) => Reply::Unit(nodes::end(tx, ctx, &op)?),
         Op::RenewLeases(op) => {
-            let mut stopped = tx.renew(&op.node, &op.expiry)?;
+            let mut held = tx.renew(&op.node, &op.expiry)?;
             // In an order that does not depend on how rows are kept.
-            stopped.sort();
-            Reply::Runs(stopped)
+            held.sort();
+            Reply::Renewed(held)
         }
         Op::SetPresence(op) => Reply::Unit(tx.put_presence(&op.key, &op.node, op.present)?),
         Op::CreateSession(op) => Reply::Session(Box::new(sessions::create(tx, &mut journal, op)?)),

@@ -313,6 +313,7 @@ impl Client for LocalClient {
         let decision = match decision {
             Decide::Continue => Decision::Continue,
             Decide::Discard => Decision::Discard,
+            Decide::Resend(text) => Decision::Resend(text),
         };
         let decide = DecideOp { key: self.key(session)?, generation, decision };
         let decided = *execute(&*self.store, decide).await?;

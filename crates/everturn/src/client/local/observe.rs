@@ -79,6 +79,7 @@ pub(super) async fn evidence(
         // A process that only reads is no successor of the one that is gone.
         newer_process: false,
         drain_timeout_s: None,
+        store_silent_s: None,
         last_seq: run.last_seq,
         last_event: run.last_event.clone(),
         last_event_at: run.last_event_at,

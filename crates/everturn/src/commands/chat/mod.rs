@@ -466,7 +466,7 @@ impl Chat<'_> {
 
     fn note_interrupted(&mut self, generation: u64) {
         self.interrupted = Some(generation);
-        self.talk("the last turn was interrupted and waits for you: /continue or /discard, or just go on talking");
+        self.talk("the last turn was interrupted and waits for you: /continue, /discard or /resend, or just go on talking");
     }
 
     fn talk(&mut self, line: &str) {

@@ -20,6 +20,7 @@ const HELP: &str = "  TEXT          say it; while a turn runs it is queued
   /cancel ID    withdraw a queued input
   /continue     go on with an interrupted turn
   /discard      leave an interrupted turn as it is
+  /resend TEXT  leave it and send this instead; without a text, the same again
   /session      the id of this conversation
   /quit         leave; Ctrl-D does the same
   //TEXT        say something that begins with a slash";
@@ -114,12 +115,17 @@ impl Chat<'_> {
                 let done = self.client.cancel_input(rest.trim()).await;
                 self.said(done)?;
             }
-            "continue" | "discard" => {
+            "continue" | "discard" | "resend" => {
                 let Some(generation) = self.interrupted else {
                     self.talk("no interrupted turn waits for a decision");
                     return Ok(Next::On);
                 };
-                let decision = if name == "continue" { Decide::Continue } else { Decide::Discard };
+                let text = Some(rest.trim().to_owned()).filter(|text| !text.is_empty());
+                let decision = match name {
+                    "continue" => Decide::Continue,
+                    "discard" => Decide::Discard,
+                    _ => Decide::Resend(text),
+                };
                 let done = self.client.decide(self.session.as_str(), generation, decision).await;
                 self.said(done)?;
                 self.interrupted = None;

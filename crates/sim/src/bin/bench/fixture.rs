@@ -40,8 +40,12 @@ impl Writer {
             interrupted_start: false,
             ended_at: None,
         };
-        let claimer =
-            Claimer { node: node.id.clone(), expiry, default_model: "script/demo".to_owned() };
+        let claimer = Claimer {
+            node: node.id.clone(),
+            expiry,
+            default_model: "script/demo".to_owned(),
+            workspace: String::new(),
+        };
         execute(&store, RegisterNode { node }).await?;
         Ok(Self { store: Arc::new(store), claimer })
     }
