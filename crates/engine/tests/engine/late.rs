@@ -267,3 +267,31 @@ async fn what_nobody_decides_about_is_closed_after_a_day() {
     assert_eq!(node.ended(&input.id).await.outcome, Some(Outcome::Completed));
     node.engine.close().await;
 }
+
+/// A start is not stopped by a session whose holder turns out to live: it renewed its lease between the
+/// look and the record.
+#[tokio::test]
+async fn a_lease_that_is_renewed_during_a_start_is_left_to_its_holder() {
+    for _ in 0..20 {
+        let home = tempfile::tempdir().unwrap();
+        let first = open(home.path(), |config: &mut Config| {
+            // It is late again and again, and comes back.
+            config.lease = Duration::from_millis(30);
+            config.renew = Duration::from_millis(60);
+            config.poll = Duration::from_millis(1);
+        })
+        .await;
+        let mut sent = Vec::new();
+        for number in 0..20 {
+            let (pieces, receiver) = mpsc::channel(8);
+            first.model.says(Say::Stream(receiver));
+            first.say(&format!("s{number}"), "r1", "go").await;
+            sent.push(pieces);
+        }
+        first.model.asked(20).await;
+        let second = open(home.path(), |_| {}).await;
+        drop(sent);
+        first.engine.close().await;
+        second.engine.close().await;
+    }
+}

@@ -126,3 +126,41 @@ async fn a_stop_on_another_node_holds() {
     first.engine.close().await;
     second.engine.close().await;
 }
+
+/// P11: a node that was away for longer than its lease notices at its next renewal which turns were
+/// taken from it, whatever else it claimed meanwhile, and ends their tools hard, silent ones too.
+#[tokio::test]
+async fn a_renewal_notices_every_turn_that_was_taken_over() {
+    let home = tempfile::tempdir().unwrap();
+    let mut watch = None;
+    let first = open(home.path(), |config: &mut Config| {
+        config.lease = std::time::Duration::from_millis(300);
+        config.renew = std::time::Duration::from_secs(2);
+        watch = Some(tool(&mut config.tools, "work", Effect::Read, true));
+    })
+    .await;
+    let watch = watch.unwrap();
+    first.model.says(Say::Calls("", vec![("work", "{}")]));
+    first.say("a", "r1", "go").await;
+    within(watch.began.notified()).await;
+    // Its lease runs out; somebody else goes on with the conversation.
+    let second = open(home.path(), |config: &mut Config| {
+        tool(&mut config.tools, "work", Effect::Read, false);
+    })
+    .await;
+    let mut feed = second.feed("a", Some(0)).await;
+    event(&mut feed, "run.completed").await;
+    // A claim of its own, with a lease that is fresh.
+    let input = first.say("b", "r1", "hi").await;
+    assert_eq!(first.ended(&input.id).await.outcome, Some(Outcome::Completed));
+    // The tool still waits at its gate, and says nothing.
+    within(async {
+        while first.engine.turns() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(watch.gate.available_permits(), 0);
+    first.engine.close().await;
+    second.engine.close().await;
+}
