@@ -20,13 +20,70 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 const OLLAMA_DEFAULT: &str = "http://127.0.0.1:11434/";
 
 /// Settings that hold for every hosted model.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelOptions {
     /// Limits of silence.
     pub timeouts: RequestTimeouts,
     /// Tokens that fit one request; without it a history that is too long is the provider's to
     /// refuse.
     pub context_tokens: Option<u64>,
+    /// Which models go on writing a message of theirs that broke off.
+    pub continue_partial: ContinuePartial,
+}
+
+/// Which models are asked to go on writing a message of theirs that broke off, where it broke off.
+/// A script says it itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContinuePartial(Vec<String>);
+
+/// Stands for every model that is known to do so.
+const AUTO: &str = "auto";
+
+impl Default for ContinuePartial {
+    fn default() -> Self {
+        Self(vec![AUTO.to_owned()])
+    }
+}
+
+impl ContinuePartial {
+    /// Beginnings of `provider/name`; `auto` stands for the models that are known to do so, and no
+    /// word at all for none.
+    #[must_use]
+    pub const fn of(words: Vec<String>) -> Self {
+        Self(words)
+    }
+
+    fn holds(&self, kind: AdapterKind, name: &str) -> bool {
+        self.0.iter().any(|word| match word.as_str() {
+            AUTO => is_known_to_continue(kind, name),
+            word => {
+                let (provider, begins) = word.split_once('/').unwrap_or((word, ""));
+                kind_of(provider) == Some(kind) && name.starts_with(begins)
+            }
+        })
+    }
+}
+
+/// Whether a model goes on writing a last message of its own. Ollama's do; so did Anthropic's up to
+/// the generation 4.5, and later ones refuse it. OpenAI's own begin a new message instead, and what
+/// another server behind its protocol does depends on the server.
+fn is_known_to_continue(kind: AdapterKind, name: &str) -> bool {
+    const CLAUDE: [&str; 9] = [
+        "claude-3-",
+        "claude-opus-4-0",
+        "claude-opus-4-1",
+        "claude-opus-4-2025",
+        "claude-opus-4-5",
+        "claude-sonnet-4-0",
+        "claude-sonnet-4-2025",
+        "claude-sonnet-4-5",
+        "claude-haiku-4-5",
+    ];
+    match kind {
+        AdapterKind::Ollama => true,
+        AdapterKind::Anthropic => CLAUDE.iter().any(|known| name.starts_with(known)),
+        _ => false,
+    }
 }
 
 /// A model, ready to be asked.
@@ -215,10 +272,14 @@ fn named(
     }
     let kind = kind_of(provider)
         .ok_or_else(|| ModelError::UnknownProvider { provider: provider.to_owned() })?;
-    hosted(set_up(kind, name, set, options)?)
+    hosted(set_up(kind, name, set, options)?, options)
 }
 
-fn hosted(setup: HostedSetup) -> Result<Arc<dyn Provider>, ModelError> {
+fn hosted(
+    mut setup: HostedSetup,
+    options: &ModelOptions,
+) -> Result<Arc<dyn Provider>, ModelError> {
+    setup.continues_partial = options.continue_partial.holds(setup.kind, &setup.name);
     let provider = provider_name(setup.kind);
     match Hosted::new(setup) {
         Ok(hosted) => Ok(Arc::new(hosted)),
@@ -250,7 +311,7 @@ async fn unnamed(set: &Set<'_>, options: &ModelOptions) -> Result<Resolved, Mode
         );
         setup.model = format!("{provider}/{name}");
         setup.name = name;
-        return Ok(Resolved { provider: hosted(setup)?, notice: Some(notice) });
+        return Ok(Resolved { provider: hosted(setup, options)?, notice: Some(notice) });
     }
 
     let mut setup = set_up(AdapterKind::Ollama, "", set, options)?;
@@ -264,7 +325,7 @@ async fn unnamed(set: &Set<'_>, options: &ModelOptions) -> Result<Resolved, Mode
                 setup.model
             );
             setup.name = name;
-            return Ok(Resolved { provider: hosted(setup)?, notice: Some(notice) });
+            return Ok(Resolved { provider: hosted(setup, options)?, notice: Some(notice) });
         }
         ollama_is_empty = " (Ollama runs here, but has no model: `ollama pull` one)";
     }
@@ -308,6 +369,7 @@ fn set_up(
         base,
         timeouts: options.timeouts,
         context_tokens: options.context_tokens,
+        continues_partial: false,
     })
 }
 

@@ -68,7 +68,7 @@ pub struct Message {
     pub position: String,
     /// `user`, `assistant`, `tool`, `system`.
     pub role: String,
-    /// `message`, `note`, `continuation`, `interruption`, `summary`.
+    /// `message`, `note`, `continuation`, `interruption`, `summary`, `resumed`.
     pub kind: String,
     /// All its text.
     pub text: String,

@@ -56,13 +56,15 @@ pub(crate) enum StepEnd {
 }
 
 /// Asks the model. Everything that it says is committed before anyone sees it; what it said when
-/// the step ended, however it ended, is in the second value.
+/// the step ended, however it ended, is in the second value. `resumes` names the message that it goes
+/// on writing, if it does.
 pub(crate) async fn ask(
     shared: &Shared,
     journal: &mut Journal,
     control: &TurnControl,
     provider: &dyn Provider,
     request: ModelRequest,
+    resumes: Option<u64>,
 ) -> (StepEnd, Said) {
     let mut said = Said::default();
     let retries = AtomicU32::new(0);
@@ -84,7 +86,7 @@ pub(crate) async fn ask(
         metrics::counter!("everturn_model_retries_total").increment(u64::from(retries));
     }
     let end = match sent {
-        Ok(stream) => take(shared, journal, control, stream, &mut said).await,
+        Ok(stream) => take(shared, journal, control, stream, resumes, &mut said).await,
         Err(error) => StepEnd::Failed(error.failure()),
     };
     (end, said)
@@ -96,9 +98,14 @@ async fn take(
     journal: &mut Journal,
     control: &TurnControl,
     mut stream: ModelStream,
+    resumes: Option<u64>,
     said: &mut Said,
 ) -> StepEnd {
     let mut deltas = Deltas::new(shared.config.coalesce);
+    if let Some(message_id) = resumes {
+        // Before anything that it says: whoever reads on from here knows where it belongs.
+        deltas.push(Record::TextResumed { message_id });
+    }
     let mut bytes = 0_usize;
     let mut heard = Instant::now();
     let end = loop {
@@ -149,6 +156,11 @@ async fn take(
         return StepEnd::Halted(halt);
     }
     end
+}
+
+/// Whether a provider refused a request for what it says, before it answered anything.
+pub(crate) fn refused(failure: &Failure) -> bool {
+    failure.code == "model_refused"
 }
 
 fn too_large(what: &str, max: usize) -> Failure {
