@@ -275,10 +275,7 @@ fn named(
     hosted(set_up(kind, name, set, options)?, options)
 }
 
-fn hosted(
-    mut setup: HostedSetup,
-    options: &ModelOptions,
-) -> Result<Arc<dyn Provider>, ModelError> {
+fn hosted(mut setup: HostedSetup, options: &ModelOptions) -> Result<Arc<dyn Provider>, ModelError> {
     setup.continues_partial = options.continue_partial.holds(setup.kind, &setup.name);
     let provider = provider_name(setup.kind);
     match Hosted::new(setup) {

@@ -2,6 +2,7 @@
 //! their limits.
 
 mod arguments;
+mod ask;
 mod edit;
 mod guard;
 mod list;
@@ -47,6 +48,7 @@ pub const RESULT_TAIL_BYTES: usize = 31 << 10;
 #[must_use]
 pub fn builtin(workspace: Workspace, supervised: Supervised) -> Registry {
     let mut registry = Registry::default();
+    registry.add(ask::AskUser::default());
     registry.add(edit::EditFile::new(workspace.clone()));
     registry.add(list::ListFiles::new(workspace.clone()));
     registry.add(read::ReadFile::new(workspace.clone()));
@@ -126,6 +128,12 @@ pub enum ToolOutcome {
 pub trait Tool: Send + Sync + 'static {
     /// What it is.
     fn spec(&self) -> &ToolSpec;
+    /// For a tool that asks a person instead of running: the question of a call with these
+    /// arguments, or why they ask nothing. The engine puts it, and the answer is the call's result.
+    fn question(&self, arguments: &Value) -> Option<Result<String, String>> {
+        let _ = arguments;
+        None
+    }
     /// Runs it.
     async fn run(&self, invocation: ToolInvocation) -> ToolOutcome;
 }

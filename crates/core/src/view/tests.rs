@@ -82,8 +82,12 @@ impl Rows {
 
     /// The marker of `run`, and the request to finish it.
     fn goes_on(self, run: &str, next: &str) -> Self {
-        self.add(run, Role::System, MessageKind::Interruption, "marker")
-            .add(next, Role::System, MessageKind::Continuation, "go on")
+        self.add(run, Role::System, MessageKind::Interruption, "marker").add(
+            next,
+            Role::System,
+            MessageKind::Continuation,
+            "go on",
+        )
     }
 }
 
@@ -126,7 +130,11 @@ fn what_went_on_in_the_middle_is_one_message() {
     assert_eq!(build(&next.0)[..1], first[..1]);
 
     // It called a tool instead of a further word.
-    let called = rows.calls("r2", MessageKind::Resumed, call("c", "r2", CallState::Succeeded, Effect::Write));
+    let called = rows.calls(
+        "r2",
+        MessageKind::Resumed,
+        call("c", "r2", CallState::Succeeded, Effect::Write),
+    );
     let called = called.result("r2", "c", "found");
     assert_eq!(shown(&build(&called.0)), ["user: hello", "model: one tw (1)", "tool: found"]);
 }
@@ -134,7 +142,8 @@ fn what_went_on_in_the_middle_is_one_message() {
 #[test]
 fn a_continuation_that_breaks_off_again_is_continued_in_the_same_message() {
     let rows = Rows::default().asks("r1", "hello").partial("r1", MessageKind::Message, "a");
-    let rows = rows.goes_on("r1", "r2").partial("r2", MessageKind::Resumed, "b").goes_on("r2", "r3");
+    let rows =
+        rows.goes_on("r1", "r2").partial("r2", MessageKind::Resumed, "b").goes_on("r2", "r3");
     let (id, view) = in_place(&rows.0).unwrap();
     assert_eq!((id, shown(&view)), (5, vec!["user: hello".into(), "model: ab (0)".into()]));
     let done = rows.clone().says("r3", MessageKind::Resumed, "c");

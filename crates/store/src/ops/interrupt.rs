@@ -311,19 +311,10 @@ fn recover_text(
     }
     let content = if text.is_empty() { Content::default() } else { Content::text(text) };
     let kind = said_kind(tx, run)?;
-    add_message(
-        tx,
-        journal,
-        session,
-        run,
-        Role::Assistant,
-        kind,
-        content,
-        |message| {
-            message.recovered = true;
-            message.reasoning = (!reasoning.is_empty()).then_some(reasoning);
-        },
-    )?;
+    add_message(tx, journal, session, run, Role::Assistant, kind, content, |message| {
+        message.recovered = true;
+        message.reasoning = (!reasoning.is_empty()).then_some(reasoning);
+    })?;
     Ok(true)
 }
 
