@@ -21,6 +21,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+pub use ask::AskUser;
 pub use edit::EDIT_BYTES_MAX;
 pub use guard::FILE_TOOL_END_MS;
 pub use list::{GLOB_BYTES_MAX, LIST_DEPTH_DEFAULT, LIST_DEPTH_MAX, LIST_ENTRIES_MAX};

@@ -258,13 +258,7 @@ impl Record {
     /// Whether the record must survive power loss before anyone is told (DESIGN §4).
     #[must_use]
     pub const fn synced(&self) -> bool {
-        !matches!(
-            self,
-            Self::TextResumed { .. }
-                | Self::TextDelta(_)
-                | Self::ReasoningDelta(_)
-                | Self::CallOutput { .. }
-        )
+        !matches!(self, Self::TextDelta(_) | Self::ReasoningDelta(_) | Self::CallOutput { .. })
     }
 }
 

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::arguments::{parse, refusal};
 use super::{Tool, ToolInvocation, ToolOutcome, ToolSpec};
 
-/// The tool.
+/// The tool by which a model asks the person.
 #[derive(Debug)]
-pub(super) struct AskUser(ToolSpec);
+pub struct AskUser(ToolSpec);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

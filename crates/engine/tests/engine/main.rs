@@ -9,6 +9,8 @@ mod journal;
 mod late;
 mod limits;
 mod nodes;
+mod questions;
 mod reading;
+mod resume;
 mod turns;
 mod watchdog;

@@ -30,6 +30,7 @@ mod connection;
 mod edges;
 mod events;
 mod histories;
+mod in_flight;
 mod inputs;
 mod later;
 mod limits;
