@@ -64,6 +64,11 @@ const PLAYS = [
     { call: { name: "shell", effect: "write", arguments: { command: "cargo test -p everturn-core\n# a second line", timeout_s: 60 }, ask: true, output: "running 42 tests\ntest digest::canonical ... ok\n".repeat(4), result: "exit code 0\n42 passed" } },
     { text: "All 42 tests pass." },
   ]],
+  [/ask me/i, () => [
+    { text: "One thing first." },
+    { call: { name: "ask_user", effect: "read", arguments: { question: "Which colour <b>exactly</b>?", choices: ["red", "dark blue"] }, question: "Which colour <b>exactly</b>?", suggestions: ["red", "dark blue"] } },
+    { text: "Thank you." },
+  ]],
   [/files|tool/i, () => [
     { text: "Let me look at the workspace." },
     { call: { name: "list_files", effect: "read", arguments: { path: "src" }, output: "", result: "lib.rs\nmain.rs" } },
