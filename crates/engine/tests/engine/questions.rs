@@ -3,7 +3,7 @@
 use everturn_agent::tool::AskUser;
 use everturn_core::{Outcome, Principal, PromptId, PromptState};
 use everturn_engine::engine::NewSession;
-use everturn_engine::{Asking, Config};
+use everturn_engine::{Asking, Config, Scope};
 
 use crate::bench::{Node, Say, event, key, killed, open};
 
@@ -180,24 +180,29 @@ fn after_a_crash_the_question_is_put_again_unless_it_was_answered() {
     }
 }
 
-/// An answer whose turn died before it was taken in is not lost: nobody is asked again.
+/// An answer that came when nobody waited for it any more is not lost: nobody is asked again.
 #[test]
 fn an_answer_outlives_the_node_that_waited_for_it() {
     let home = tempfile::tempdir().unwrap();
-    // A node of another kind takes the answer while nobody looks: the one that asked is gone.
-    killed(home.path(), asks, async |node: &Node| {
+    let (id, generation) = killed(home.path(), asks, async |node: &Node| {
         node.model.says(Say::Calls("", vec![("ask_user", ASK)]));
         node.say("s", "r1", "paint it").await;
         let (id, generation, _) = asked(node, 0).await;
-        // Answered and killed at once: whether it was taken in or not is for chance.
-        answer(node, id, generation, "red").await;
+        (id, generation)
     });
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
+        // A process that takes answers and works on nothing of this.
+        let other = open(home.path(), |config| config.scope = Scope::Only(key("t"))).await;
+        answer(&other, id, generation, "red").await;
+        other.engine.close().await;
         let node = open(home.path(), asks).await;
         let mut feed = node.feed("s", Some(0)).await;
         event(&mut feed, "run.completed").await;
         assert_eq!(outcome(&node).await, ("succeeded".into(), "red".into()));
+        let settled =
+            node.engine.read().prompts(&key("s"), PromptState::Settled, None, 9).await.unwrap();
+        assert_eq!(settled.len(), 1);
         node.engine.close().await;
     });
 }
