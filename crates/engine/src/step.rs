@@ -40,6 +40,11 @@ impl Said {
         Ok(())
     }
 
+    /// Whether nothing was said.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.text.is_empty() && self.reasoning.is_empty()
+    }
+
     pub(crate) fn reasoning(&self) -> Option<String> {
         (!self.reasoning.is_empty()).then(|| self.reasoning.clone())
     }
@@ -158,9 +163,10 @@ async fn take(
     end
 }
 
-/// Whether a provider refused a request for what it says, before it answered anything.
-pub(crate) fn refused(failure: &Failure) -> bool {
-    failure.code == "model_refused"
+/// Whether a request may have failed for its form. Most servers refuse what they do not take; some
+/// fail over it, and cannot be told from ones that are down.
+pub(crate) fn may_be_its_form(failure: &Failure) -> bool {
+    matches!(failure.code.as_str(), "model_refused" | "model_unavailable" | "model_malformed")
 }
 
 fn too_large(what: &str, max: usize) -> Failure {

@@ -211,7 +211,11 @@ impl Turn<'_> {
                 self.said = said;
                 match &end {
                     // It does not take its own beginning back: it is told what happened instead.
-                    StepEnd::Failed(failure) if resumes.is_some() && step::refused(failure) => {
+                    StepEnd::Failed(failure)
+                        if resumes.is_some()
+                            && self.said.is_silent()
+                            && step::may_be_its_form(failure) =>
+                    {
                         tracing::info!(run = %self.run.id, model = provider.model(), why = failure.message, "the model does not go on in the middle of its message");
                         in_place = false;
                     }

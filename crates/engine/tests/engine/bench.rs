@@ -46,8 +46,8 @@ pub struct Model {
     pub context_tokens: Mutex<Option<u64>>,
     /// Whether it says that it goes on writing its own last message.
     pub in_place: AtomicBool,
-    /// Whether it refuses to, all the same.
-    pub refuses: AtomicBool,
+    /// How it refuses to, all the same.
+    pub refuses: Mutex<Option<ProviderErrorKind>>,
 }
 
 impl Model {
@@ -93,11 +93,12 @@ impl Provider for Model {
         let goes_on = request.continues_partial();
         assert!(!goes_on || self.continues_partial(), "ends with something to answer");
         assert_legal(&request.messages);
-        if goes_on && self.refuses.load(Ordering::Relaxed) {
+        let refusal = *self.refuses.lock().unwrap();
+        if let Some(kind) = refusal.filter(|_| goes_on) {
             self.requests.lock().unwrap().push(request);
             self.asked.notify_waiters();
             return Err(ProviderError {
-                kind: ProviderErrorKind::Refused,
+                kind,
                 message: "the conversation must end with the user".to_owned(),
                 retry_after: None,
             });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use everturn_agent::provider::ProviderErrorKind;
 use everturn_core::view::{self, NOT_IN_PLACE, ViewMessage};
 use everturn_core::{Effect, MessageKind, TerminalState};
 use everturn_engine::Config;
@@ -124,29 +125,32 @@ async fn a_model_that_cannot_is_told_that_its_message_broke_off() {
 /// A refusal costs neither the turn nor an attempt, and leaves no trace.
 #[tokio::test]
 async fn a_model_that_refuses_to_is_told_in_the_same_turn() {
-    let home = tempfile::tempdir().unwrap();
-    cut_off(home.path(), "one tw").await;
-    let model = in_place();
-    model.refuses.store(true, Ordering::Relaxed);
-    model.says(Say::Calls("two. ", vec![("look", "{}")]));
-    model.says(Say::Text(vec!["three"]));
-    let node = with(home.path(), &model, |config| {
-        tool(&mut config.tools, "look", Effect::Read, false);
-        config.steps_max = 2;
-    })
-    .await;
-    completed(&node).await;
-    assert_eq!(model.requests.lock().unwrap().len(), 3);
-    assert_eq!(sent(&model, 0), ["user: count", "model: one tw (0)"]);
-    let told = sent(&model, 1);
-    assert!(told[2].contains(NOT_IN_PLACE), "{told:?}");
-    // What is told once stays: the view only grows.
-    assert_eq!(sent(&model, 2)[..3], told);
-    let run = node.last_run("s").await;
-    assert_eq!((run.attempt, run.terminal_state), (1, Some(TerminalState::Completed)));
-    let journal = node.journal(&run).await;
-    assert!(journal.iter().all(|(_, name, _)| name != "text.resumed"), "{journal:?}");
-    node.engine.close().await;
+    // Some servers fail over what they do not take: they are asked as often as any that fails.
+    for (kind, tries) in [(ProviderErrorKind::Refused, 1), (ProviderErrorKind::Unavailable, 5)] {
+        let home = tempfile::tempdir().unwrap();
+        cut_off(home.path(), "one tw").await;
+        let model = in_place();
+        *model.refuses.lock().unwrap() = Some(kind);
+        model.says(Say::Calls("two. ", vec![("look", "{}")]));
+        model.says(Say::Text(vec!["three"]));
+        let node = with(home.path(), &model, |config| {
+            tool(&mut config.tools, "look", Effect::Read, false);
+            config.steps_max = 2;
+        })
+        .await;
+        completed(&node).await;
+        assert_eq!(model.requests.lock().unwrap().len(), tries + 2);
+        assert_eq!(sent(&model, 0), ["user: count", "model: one tw (0)"]);
+        let told = sent(&model, tries);
+        assert!(told[2].contains(NOT_IN_PLACE), "{told:?}");
+        // What is told once stays: the view only grows.
+        assert_eq!(sent(&model, tries + 1)[..3], told);
+        let run = node.last_run("s").await;
+        assert_eq!((run.attempt, run.terminal_state), (1, Some(TerminalState::Completed)));
+        let journal = node.journal(&run).await;
+        assert!(journal.iter().all(|(_, name, _)| name != "text.resumed"), "{journal:?}");
+        node.engine.close().await;
+    }
 }
 
 /// Interrupted again, called a tool, said nothing: it stays one message.
