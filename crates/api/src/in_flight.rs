@@ -14,7 +14,7 @@ pub struct InFlight {
     /// Seq of the run's last event that is in here.
     pub seq: u64,
     /// The inputs that the turn answers.
-    pub inputs: Vec<Request>,
+    pub inputs: Vec<InFlightInput>,
     /// What the step under way has said.
     pub text: String,
     /// Its reasoning.
@@ -32,7 +32,7 @@ pub struct InFlight {
     pub calls: Vec<ToolCall>,
     /// What calls under way have said.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<InFlightOutput>,
     /// Its open prompts.
     pub prompts: Vec<Prompt>,
 }
@@ -40,7 +40,7 @@ pub struct InFlight {
 /// An input that a turn answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct Request {
+pub struct InFlightInput {
     /// Its id.
     pub id: String,
     /// `message`, `continuation`, `completion`, `steer`.
@@ -52,7 +52,7 @@ pub struct Request {
 /// What one call has said so far.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct Output {
+pub struct InFlightOutput {
     /// The call.
     pub call_id: String,
     /// What it said.

@@ -1,6 +1,6 @@
 //! From what the store holds to what clients are shown, where that takes more than one row.
 
-use everturn_api::in_flight::{Output, Request};
+use everturn_api::in_flight::{InFlightInput, InFlightOutput};
 use everturn_api::message::ToolCall;
 use everturn_api::prompt::Prompt;
 use everturn_api::run::Evidence as WireEvidence;
@@ -81,7 +81,7 @@ fn in_flight(from: InFlight) -> everturn_api::in_flight::InFlight {
         inputs: from
             .inputs
             .iter()
-            .map(|input| Request {
+            .map(|input| InFlightInput {
                 id: input.id.to_string(),
                 kind: input.kind.to_string(),
                 text: input.content.plain(),
@@ -95,7 +95,7 @@ fn in_flight(from: InFlight) -> everturn_api::in_flight::InFlight {
         outputs: from
             .outputs
             .into_iter()
-            .map(|(call, text)| Output { call_id: call.to_string(), text })
+            .map(|(call, text)| InFlightOutput { call_id: call.to_string(), text })
             .collect(),
         prompts: from
             .prompts
