@@ -72,7 +72,8 @@ function promptView({ prompt }, actions) {
   const answer = whileBusy(node, (body) => actions.answer(prompt, body));
   const expires = Date.parse(prompt.expires_at);
   const call = prompt.call;
-  const title = prompt.kind === "approval" && call
+  const isApproval = prompt.kind === "approval";
+  const title = isApproval && call
     ? ["Allow ", h("code", {}, visible(call.name ?? "tool")), "?"]
     : [visible(prompt.question ?? "")];
   node.append(
@@ -84,10 +85,25 @@ function promptView({ prompt }, actions) {
       Number.isNaN(expires) ? null : h("span.aside", { "data-expires": expires }),
     ),
   );
-  // The whole call is shown, not the question's shortened words about it.
-  if (call) node.append(h("div.card-body", {}, argumentsView(call.arguments)));
+  // The whole call is shown, not the question's shortened words about it. A call that asks is the
+  // question itself.
+  if (isApproval && call) node.append(h("div.card-body", {}, argumentsView(call.arguments)));
+  const suggested = isApproval ? null : suggestionButtons(prompt, answer);
+  if (suggested) node.append(suggested);
   node.append(choiceButtons(prompt, answer) ?? answerForm(answer));
   return { node, update: () => {} };
+}
+
+/** What the model proposes as answers; the field beside them takes any other. */
+function suggestionButtons(prompt, answer) {
+  if (!prompt.suggestions?.length) return null;
+  return h(
+    "div.actions.suggestions",
+    {},
+    prompt.suggestions.map((text) =>
+      h("button", { type: "button", onclick: () => answer({ text }) }, visible(String(text))),
+    ),
+  );
 }
 
 function choiceButtons(prompt, answer) {

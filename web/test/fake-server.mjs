@@ -64,6 +64,11 @@ const PLAYS = [
     { call: { name: "shell", effect: "write", arguments: { command: "cargo test -p everturn-core\n# a second line", timeout_s: 60 }, ask: true, output: "running 42 tests\ntest digest::canonical ... ok\n".repeat(4), result: "exit code 0\n42 passed" } },
     { text: "All 42 tests pass." },
   ]],
+  [/ask me/i, () => [
+    { text: "One thing first." },
+    { call: { name: "ask_user", effect: "read", arguments: { question: "Which colour <b>exactly</b>?", choices: ["red", "dark blue"] }, question: "Which colour <b>exactly</b>?", suggestions: ["red", "dark blue"] } },
+    { text: "Thank you." },
+  ]],
   [/files|tool/i, () => [
     { text: "Let me look at the workspace." },
     { call: { name: "list_files", effect: "read", arguments: { path: "src" }, output: "", result: "lib.rs\nmain.rs" } },
@@ -267,7 +272,10 @@ export class FakeServer {
     for (const call of calls) this.emit(session, "tool.intended", { call: { ...call } }, run);
     for (const [index, call] of calls.entries()) {
       const plan = plans[index];
-      if (plan.ask && !(await this.#ask(session, run, call))) {
+      if (plan.question) {
+        call.state = "succeeded";
+        call.result = await this.#clarify(session, run, call, plan);
+      } else if (plan.ask && !(await this.#ask(session, run, call))) {
         Object.assign(call, { state: "denied", result: "The person denied this call." });
       } else {
         call.state = "running";
@@ -285,9 +293,21 @@ export class FakeServer {
   }
 
   async #ask(session, run, call) {
+    const what = { kind: "approval", question: `Run ${call.name}?`, choices: ["once", "session", "always", "deny"] };
+    const prompt = await this.#put(session, run, call, what, 300_000);
+    return prompt.choice !== "deny";
+  }
+
+  async #clarify(session, run, call, { question, suggestions }) {
+    const what = { kind: "clarification", question, choices: [], ...(suggestions && { suggestions }) };
+    const prompt = await this.#put(session, run, call, what, 3_600_000);
+    return prompt.text;
+  }
+
+  async #put(session, run, call, what, waits) {
     const prompt = {
-      id: this.#id("prm_"), session_id: session.id, run_id: run.run_id, generation: run.generation, kind: "approval", state: "open", question: `Run ${call.name}?`,
-      call: { ...call }, choices: ["once", "session", "always", "deny"], opened_at: new Date().toISOString(), expires_at: new Date(Date.now() + 300_000).toISOString(),
+      id: this.#id("prm_"), session_id: session.id, run_id: run.run_id, generation: run.generation, state: "open", ...what,
+      call: { ...call }, opened_at: new Date().toISOString(), expires_at: new Date(Date.now() + waits).toISOString(),
     };
     this.prompts.set(prompt.id, prompt);
     this.emit(session, "prompt.opened", { prompt: { ...prompt } }, run);
@@ -296,7 +316,7 @@ export class FakeServer {
     if (run.stopped) throw STOPPED;
     this.emit(session, "prompt.settled", { prompt: { ...prompt } }, run);
     this.touch(session);
-    return prompt.choice !== "deny";
+    return prompt;
   }
 
   #end(session, run, state, event, body) {
@@ -449,7 +469,9 @@ export class FakeServer {
       if (!prompt) throw new Refusal(404, "prompt_not_found", "no such prompt");
       if (prompt.state !== "open") throw new Refusal(409, "already_resolved", "the prompt was settled already");
       if (prompt.generation !== body.generation) throw new Refusal(409, "stale_generation", "another turn was meant");
-      Object.assign(prompt, { state: "settled", choice: body.choice });
+      const fits = prompt.kind === "approval" ? body.choice !== undefined : body.choice === undefined && typeof body.text === "string";
+      if (!fits) throw new Refusal(400, "bad_request", "this is no answer to this prompt");
+      Object.assign(prompt, { state: "settled", ...(body.choice && { choice: body.choice }), ...(body.text && { text: body.text }) });
       prompt.settled();
       return { body: prompt };
     }

@@ -299,6 +299,33 @@ test("a denied call says so", async () => {
   assert.equal(await page.getAttribute(".tool", "data-state"), "denied");
 });
 
+test("a question of the model takes a proposed answer with one press, or any other in the field", async () => {
+  const page = await open();
+  await say(page, "ask me");
+  await page.waitForSelector(".prompt");
+  assert.match(await page.textContent(".prompt h2"), /^Which colour <b>exactly<\/b>\?$/);
+  assert.equal((await page.$$(".prompt .arguments")).length, 0, "the question is not shown a second time");
+  assert.equal(await page.textContent("#state"), "Needs you");
+  const other = await open({ context: page.context() });
+  await other.goto(page.url());
+  await other.waitForSelector(".prompt");
+  await page.click(".prompt >> text=dark blue");
+  await page.waitForSelector(".prompt", { state: "detached" });
+  await idle(page);
+  await other.waitForSelector(".prompt", { state: "detached" });
+  assert.deepEqual([...server.prompts.values()].map((prompt) => [prompt.text, prompt.choice]), [["dark blue", undefined]]);
+  assert.equal(await page.getAttribute(".tool", "data-state"), "succeeded");
+
+  await say(page, "ask me again");
+  const field = page.locator(".prompt input");
+  await field.fill("  ");
+  await field.press("Enter");
+  await field.fill("green, please");
+  await page.click(".prompt >> text=Answer");
+  await idle(page);
+  assert.deepEqual([...server.prompts.values()].map((prompt) => prompt.text), ["dark blue", "green, please"]);
+});
+
 test("an answer that comes too late is told so, and the question goes", async () => {
   const page = await open();
   await say(page, "approve something");

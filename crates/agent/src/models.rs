@@ -2,6 +2,8 @@
 //!
 //! docs/models.md is the list for people.
 
+mod partial;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use genai::adapter::AdapterKind;
 
 use crate::provider::{Hosted, HostedSetup, Provider, RequestTimeouts, Secret, list_models};
 use crate::script::{self, ScriptError, ScriptedProvider};
+pub use partial::ContinuePartial;
 
 /// How long a server is asked which models it has.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
@@ -20,13 +23,15 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 const OLLAMA_DEFAULT: &str = "http://127.0.0.1:11434/";
 
 /// Settings that hold for every hosted model.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelOptions {
     /// Limits of silence.
     pub timeouts: RequestTimeouts,
     /// Tokens that fit one request; without it a history that is too long is the provider's to
     /// refuse.
     pub context_tokens: Option<u64>,
+    /// Which models go on writing a message of theirs that broke off.
+    pub continue_partial: ContinuePartial,
 }
 
 /// A model, ready to be asked.
@@ -215,10 +220,11 @@ fn named(
     }
     let kind = kind_of(provider)
         .ok_or_else(|| ModelError::UnknownProvider { provider: provider.to_owned() })?;
-    hosted(set_up(kind, name, set, options)?)
+    hosted(set_up(kind, name, set, options)?, options)
 }
 
-fn hosted(setup: HostedSetup) -> Result<Arc<dyn Provider>, ModelError> {
+fn hosted(mut setup: HostedSetup, options: &ModelOptions) -> Result<Arc<dyn Provider>, ModelError> {
+    setup.continues_partial = options.continue_partial.holds(setup.kind, &setup.name);
     let provider = provider_name(setup.kind);
     match Hosted::new(setup) {
         Ok(hosted) => Ok(Arc::new(hosted)),
@@ -250,7 +256,7 @@ async fn unnamed(set: &Set<'_>, options: &ModelOptions) -> Result<Resolved, Mode
         );
         setup.model = format!("{provider}/{name}");
         setup.name = name;
-        return Ok(Resolved { provider: hosted(setup)?, notice: Some(notice) });
+        return Ok(Resolved { provider: hosted(setup, options)?, notice: Some(notice) });
     }
 
     let mut setup = set_up(AdapterKind::Ollama, "", set, options)?;
@@ -264,7 +270,7 @@ async fn unnamed(set: &Set<'_>, options: &ModelOptions) -> Result<Resolved, Mode
                 setup.model
             );
             setup.name = name;
-            return Ok(Resolved { provider: hosted(setup)?, notice: Some(notice) });
+            return Ok(Resolved { provider: hosted(setup, options)?, notice: Some(notice) });
         }
         ollama_is_empty = " (Ollama runs here, but has no model: `ollama pull` one)";
     }
@@ -308,6 +314,7 @@ fn set_up(
         base,
         timeouts: options.timeouts,
         context_tokens: options.context_tokens,
+        continues_partial: false,
     })
 }
 

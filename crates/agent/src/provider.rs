@@ -22,7 +22,8 @@ pub(crate) use hosted::{Hosted, HostedSetup, list_models};
 pub struct ModelRequest {
     /// System text.
     pub system: String,
-    /// The conversation: legal by construction, see [`everturn_core::view`].
+    /// The conversation: legal by construction, see [`everturn_core::view`]. It ends in text of the
+    /// model only where [`Provider::continues_partial`].
     pub messages: Vec<ViewMessage>,
     /// Tools that the model may call.
     pub tools: Vec<ToolSpec>,
@@ -105,6 +106,14 @@ pub struct ProviderError {
     pub retry_after: Option<Duration>,
 }
 
+impl ModelRequest {
+    /// Whether it asks the model to go on writing its last message.
+    #[must_use]
+    pub fn continues_partial(&self) -> bool {
+        matches!(self.messages.last(), Some(ViewMessage::Assistant { .. }))
+    }
+}
+
 impl ProviderError {
     /// Whether the same request may succeed in a moment.
     #[must_use]
@@ -170,6 +179,13 @@ pub trait Provider: Send + Sync + 'static {
     /// Tokens that fit one request, where known; the engine refuses longer histories.
     fn context_tokens(&self) -> Option<u64> {
         None
+    }
+
+    /// Whether a conversation that ends in the model's own text is one that the model goes on
+    /// writing, in the middle of it. Where this is true and the provider refuses such a request all
+    /// the same, the engine sends another one that does not end so.
+    fn continues_partial(&self) -> bool {
+        false
     }
 
     /// Sends one request. Dropping the stream (or this future) ends the request.

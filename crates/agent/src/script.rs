@@ -21,7 +21,7 @@ use crate::provider::{
     ModelEvent, ModelReply, ModelRequest, ModelStream, Provider, ProviderError, ProviderErrorKind,
     RequestedCall,
 };
-use file::{Act, Arguments, Rule, Script};
+use file::{Act, Arguments, Partial, Rule, Script};
 use scene::Scene;
 use template::{Template, Variable};
 
@@ -368,7 +368,18 @@ impl Provider for ScriptedProvider {
         self.script.context_tokens
     }
 
+    fn continues_partial(&self) -> bool {
+        self.script.partial != Partial::Told
+    }
+
     async fn request(&self, request: ModelRequest) -> Result<ModelStream, ProviderError> {
+        if request.continues_partial() && self.script.partial == Partial::Refused {
+            return Err(ProviderError {
+                kind: ProviderErrorKind::Refused,
+                message: "the script does not go on writing a message of its own".to_owned(),
+                retry_after: None,
+            });
+        }
         let scene = Scene::of(&request);
         let Some(rule) = self.script.rules.iter().position(|rule| rule.applies(&scene)) else {
             let shown: String = scene.input.chars().take(60).collect();

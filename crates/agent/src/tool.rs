@@ -2,6 +2,7 @@
 //! their limits.
 
 mod arguments;
+mod ask;
 mod edit;
 mod guard;
 mod list;
@@ -20,6 +21,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+pub use ask::AskUser;
 pub use edit::EDIT_BYTES_MAX;
 pub use guard::FILE_TOOL_END_MS;
 pub use list::{GLOB_BYTES_MAX, LIST_DEPTH_DEFAULT, LIST_DEPTH_MAX, LIST_ENTRIES_MAX};
@@ -47,6 +49,7 @@ pub const RESULT_TAIL_BYTES: usize = 31 << 10;
 #[must_use]
 pub fn builtin(workspace: Workspace, supervised: Supervised) -> Registry {
     let mut registry = Registry::default();
+    registry.add(ask::AskUser::default());
     registry.add(edit::EditFile::new(workspace.clone()));
     registry.add(list::ListFiles::new(workspace.clone()));
     registry.add(read::ReadFile::new(workspace.clone()));
@@ -126,6 +129,12 @@ pub enum ToolOutcome {
 pub trait Tool: Send + Sync + 'static {
     /// What it is.
     fn spec(&self) -> &ToolSpec;
+    /// For a tool that asks a person instead of running: the question of a call with these
+    /// arguments, or why they ask nothing. The engine puts it, and the answer is the call's result.
+    fn question(&self, arguments: &Value) -> Option<Result<String, String>> {
+        let _ = arguments;
+        None
+    }
     /// Runs it.
     async fn run(&self, invocation: ToolInvocation) -> ToolOutcome;
 }

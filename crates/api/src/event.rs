@@ -23,6 +23,7 @@ pub fn body(event: &Event<Session>) -> String {
         Event::TextDelta(text) | Event::ReasoningDelta(text) => {
             return serde_json::to_string(&Text { text }).unwrap_or_else(|_| "{}".to_owned());
         }
+        Event::TextResumed { message_id } => json!({ "message_id": message_id }),
         Event::RunStarted { generation, input_ids, attempt, continues, model } => json!({
             "generation": generation,
             "input_ids": input_ids.iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -96,8 +96,9 @@ fn fields(name: &str, body: &str) -> Result<Vec<String>, String> {
 
 /// Names of the events of a run whose fields every reader may rely on. Others may come later, and
 /// from elsewhere; a reader must ignore them, whatever fields they have.
-pub const NAMES: [&str; 17] = [
+pub const NAMES: [&str; 18] = [
     "run.started",
+    "text.resumed",
     "text.delta",
     "reasoning.delta",
     "tool.intended",
@@ -148,6 +149,11 @@ fn tells(name: &str, body: &str) -> Result<Known, String> {
     }
     #[derive(Deserialize)]
     #[allow(dead_code, reason = "they must be there")]
+    struct Resumed {
+        message_id: u64,
+    }
+    #[derive(Deserialize)]
+    #[allow(dead_code, reason = "they must be there")]
     struct Steer {
         input_id: String,
     }
@@ -191,6 +197,7 @@ fn tells(name: &str, body: &str) -> Result<Known, String> {
     let end = |state, cause, error| Known::End(Ending { state, cause, error });
     Ok(match name {
         "text.delta" => Known::Text(read::<Text>(name, body)?.text),
+        "text.resumed" => read::<Resumed>(name, body).map(|_| Known::Other)?,
         "reasoning.delta" => read::<Text>(name, body).map(|_| Known::Other)?,
         "text.snapshot" => Known::Text(read::<Snapshot>(name, body)?.text),
         "tool.output" => read::<Output>(name, body).map(|_| Known::Other)?,

@@ -8,6 +8,7 @@
 pub mod codes;
 pub mod content;
 pub mod event;
+pub mod in_flight;
 pub mod input;
 pub mod known;
 pub mod message;

@@ -32,6 +32,19 @@ pub struct ToolCall {
     pub ended_at: Option<String>,
 }
 
+/// Arguments are the same if their text is.
+impl PartialEq for ToolCall {
+    fn eq(&self, other: &Self) -> bool {
+        let texts =
+            |call: &Self| [&call.id, &call.name, &call.state, &call.effect].map(Clone::clone);
+        let times =
+            |call: &Self| [&call.result, &call.started_at, &call.ended_at].map(Clone::clone);
+        texts(self) == texts(other)
+            && times(self) == times(other)
+            && self.arguments.get() == other.arguments.get()
+    }
+}
+
 /// JSON text as it is if it is an object, else as a JSON string.
 fn raw_arguments(text: &str) -> Box<RawValue> {
     if text.trim_start().starts_with('{')
@@ -95,6 +108,10 @@ pub struct Message {
     pub input_id: Option<String>,
     /// Whether it was rebuilt from the journal of an interrupted run.
     pub recovered: bool,
+    /// Present and true where it is more of the model's message above it, which an interruption cut
+    /// off: the model went on in the middle of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub resumed: bool,
     /// When it was written.
     pub created_at: String,
 }
@@ -106,7 +123,12 @@ impl From<&core::Message> for Message {
             id: from.id,
             position: from.position.clone(),
             role: from.role.to_string(),
-            kind: from.kind.to_string(),
+            kind: match from.kind {
+                // To whoever only shows it, a message like any other.
+                core::MessageKind::Resumed => core::MessageKind::Message,
+                kind => kind,
+            }
+            .to_string(),
             text: from.content.plain(),
             content: (!from.content.is_plain() && !from.content.0.is_empty())
                 .then(|| crate::content::list(&from.content)),
@@ -117,6 +139,7 @@ impl From<&core::Message> for Message {
             run_id: from.run_id.as_ref().map(ToString::to_string),
             input_id: from.input_id.as_ref().map(ToString::to_string),
             recovered: from.recovered,
+            resumed: from.kind == core::MessageKind::Resumed,
             created_at: from.created_at.rfc3339(),
         }
     }

@@ -22,6 +22,13 @@ pub struct Policy {
     /// Seconds that an approval stays open.
     #[serde(default = "approval_timeout_s")]
     pub approval_timeout_s: u64,
+    /// Seconds that a question of the model waits for its answer.
+    #[serde(default = "clarification_timeout_s")]
+    pub clarification_timeout_s: u64,
+}
+
+fn clarification_timeout_s() -> u64 {
+    core::Policy::default().clarification_timeout_s
 }
 
 fn approval_timeout_s() -> u64 {
@@ -143,6 +150,7 @@ impl From<&core::Policy> for Policy {
             },
             auto_continue: (&from.auto_continue).into(),
             approval_timeout_s: from.approval_timeout_s,
+            clarification_timeout_s: from.clarification_timeout_s,
         }
     }
 }
@@ -157,6 +165,7 @@ impl From<Policy> for core::Policy {
             },
             auto_continue: from.auto_continue.into(),
             approval_timeout_s: from.approval_timeout_s,
+            clarification_timeout_s: from.clarification_timeout_s,
         }
     }
 }
@@ -176,6 +185,8 @@ pub struct PolicyPatch {
     pub auto_continue: Option<AutoContinuePatch>,
     /// Seconds that an approval stays open, 1 to 86 400.
     pub approval_timeout_s: Option<u64>,
+    /// Seconds that a question of the model waits for its answer, 1 to 86 400.
+    pub clarification_timeout_s: Option<u64>,
 }
 
 /// A change to the automatic continuation.
@@ -205,6 +216,9 @@ impl PolicyPatch {
     pub fn fault(&self) -> Option<&'static str> {
         if self.approval_timeout_s.is_some_and(|s| !(1..=86_400).contains(&s)) {
             return Some("policy.approval_timeout_s must be 1 to 86400");
+        }
+        if self.clarification_timeout_s.is_some_and(|s| !(1..=86_400).contains(&s)) {
+            return Some("policy.clarification_timeout_s must be 1 to 86400");
         }
         if let Some(auto) = &self.auto_continue {
             if auto.max_attempts.is_some_and(|n| n > 100) {
@@ -251,5 +265,7 @@ impl PolicyPatch {
             now.window_s = auto.window_s.unwrap_or(now.window_s);
         }
         policy.approval_timeout_s = self.approval_timeout_s.unwrap_or(policy.approval_timeout_s);
+        policy.clarification_timeout_s =
+            self.clarification_timeout_s.unwrap_or(policy.clarification_timeout_s);
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::message::ToolCall;
 
 /// A question to people.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Prompt {
     /// Its id.
@@ -23,11 +23,14 @@ pub struct Prompt {
     pub state: String,
     /// The question in words.
     pub question: String,
-    /// The call that wants approval.
+    /// The call that wants approval, or that asks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<ToolCall>,
     /// The answers that it takes; empty for a free text.
     pub choices: Vec<String>,
+    /// Answers that the model proposes to its question; any other text is as good.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub suggestions: Vec<String>,
     /// The answer given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<String>,
@@ -66,6 +69,10 @@ impl Prompt {
             question: from.question.clone(),
             call: call.map(ToolCall::from),
             choices,
+            suggestions: match from.kind {
+                core::PromptKind::Clarification => call.map(suggestions).unwrap_or_default(),
+                core::PromptKind::Approval => Vec::new(),
+            },
             choice: from.choice.map(|choice| choice.to_string()),
             text: from.text.clone(),
             answered_by: from.answered_by.as_ref().map(ToString::to_string),
@@ -74,4 +81,14 @@ impl Prompt {
             settled_at: from.settled_at.map(core::Timestamp::rfc3339),
         }
     }
+}
+
+/// What the call that asks proposes: the texts in its argument `choices`.
+fn suggestions(call: &core::ToolCall) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Asks {
+        #[serde(default)]
+        choices: Vec<String>,
+    }
+    serde_json::from_str::<Asks>(&call.arguments).map(|asks| asks.choices).unwrap_or_default()
 }

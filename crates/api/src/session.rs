@@ -3,11 +3,12 @@
 use everturn_core as core;
 use serde::{Deserialize, Serialize};
 
+use crate::in_flight::InFlight;
 use crate::policy::Policy;
 use crate::run::Evidence;
 
 /// The turn under way.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Running {
     /// Its run.
@@ -21,6 +22,9 @@ pub struct Running {
     /// Present when it goes on from an interrupted turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continuation: Option<Continuation>,
+    /// What it has said and done so far. Only where one session is asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub in_flight: Option<InFlight>,
 }
 
 /// What a continuation goes on from.
@@ -38,7 +42,7 @@ pub struct Continuation {
 }
 
 /// An interrupted turn that waits for a decision.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Interrupted {
     /// Its run.
@@ -57,6 +61,10 @@ pub struct Interrupted {
     /// Present and true while more of its output may still arrive.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub pending: bool,
+    /// What it had said and done, while its interruption is not recorded. Only where one session is
+    /// asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub in_flight: Option<InFlight>,
 }
 
 /// Who may write the session now.
@@ -167,6 +175,7 @@ impl Session {
                     of_run: of.to_string(),
                     of_generation: chain_generation.unwrap_or(run.generation),
                 }),
+                in_flight: None,
             }),
             interrupted: interrupted.map(|run| Interrupted {
                 run_id: run.id.to_string(),
@@ -178,6 +187,7 @@ impl Session {
                     .map(|seen| Evidence::new(seen, run.cause.unwrap_or(core::Cause::Unknown))),
                 reason: run.parked.map(|parked| parked.to_string()),
                 pending: run.late.is_some(),
+                in_flight: None,
             }),
             holder: from.lease.as_ref().map(|lease| Holder {
                 node: lease.holder.to_string(),

@@ -35,6 +35,11 @@ pub enum Event<S> {
         /// Provider and model.
         model: String,
     },
+    /// What the model says from here on goes on a message that broke off, in the middle of it.
+    TextResumed {
+        /// The message: one of the transcript, of a run that this one goes on from.
+        message_id: u64,
+    },
     /// Some of the model's text.
     TextDelta(String),
     /// Some of the model's reasoning.
@@ -133,6 +138,7 @@ impl<S> Event<S> {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::RunStarted { .. } => "run.started",
+            Self::TextResumed { .. } => "text.resumed",
             Self::TextDelta(_) => "text.delta",
             Self::ReasoningDelta(_) => "reasoning.delta",
             Self::ToolIntended(_) => "tool.intended",
@@ -197,6 +203,12 @@ pub struct EventHead {
 /// What the owner of a turn may write. Everything that a turn does to the store is one of these.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
+    /// The model goes on writing the message that an interruption cut off: the first record of its
+    /// step. What the step says becomes a row of the kind `resumed`.
+    TextResumed {
+        /// The message.
+        message_id: u64,
+    },
     /// Some of the model's text.
     TextDelta(String),
     /// Some of the model's reasoning.

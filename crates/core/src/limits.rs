@@ -12,6 +12,10 @@ pub const BODY_BYTES_MAX: usize = 10 << 20;
 pub const QUEUE_INPUTS_MAX: u32 = 1_000;
 /// Rows of one page of any list.
 pub const PAGE_ROWS_MAX: u32 = 500;
+/// Bytes of text, reasoning and output that a session's picture of its turn under way holds.
+pub const IN_FLIGHT_BYTES_MAX: usize = 256 << 10;
+/// Events that are read for it.
+pub const IN_FLIGHT_EVENTS_MAX: u64 = 16_384;
 /// Days that tombstones and idempotency receipts are kept after the end.
 pub const RECEIPT_DAYS: u64 = 90;
 /// Characters of a session's title.
@@ -62,6 +66,14 @@ pub const LATE_BYTES_MAX: usize = 4 << 20;
 pub const WATCHDOG_S: u64 = 600;
 /// Seconds that an interrupted turn waits for a person's decision.
 pub const DECISION_S: u64 = 86_400;
+/// Seconds that a question of the model waits for a person's answer, unless a policy says otherwise.
+pub const CLARIFICATION_S: u64 = 3_600;
+/// Characters of such a question.
+pub const QUESTION_CHARS_MAX: usize = 2_000;
+/// Answers that the model may propose with it, and characters of each.
+pub const SUGGESTIONS_MAX: usize = 10;
+/// Characters of one of them.
+pub const SUGGESTION_CHARS_MAX: usize = 200;
 /// Events of one run that is imported.
 pub const IMPORT_EVENTS_MAX: u64 = 1_000_000;
 /// Bytes of all their bodies.

@@ -32,6 +32,8 @@ words! {
         Interruption = "interruption",
         /// Stands for a compacted range.
         Summary = "summary",
+        /// More of the model's message above it that broke off: it went on writing in the middle.
+        Resumed = "resumed",
     }
 }
 

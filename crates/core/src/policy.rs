@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::limits;
 use crate::message::Effect;
 
 words! {
@@ -66,6 +67,8 @@ pub struct Policy {
     pub auto_continue: AutoContinue,
     /// Seconds that an approval stays open.
     pub approval_timeout_s: u64,
+    /// Seconds that a question of the model waits for its answer.
+    pub clarification_timeout_s: u64,
 }
 
 impl Default for Policy {
@@ -75,6 +78,7 @@ impl Default for Policy {
             queue: QueuePolicy::One,
             auto_continue: AutoContinue::default(),
             approval_timeout_s: 300,
+            clarification_timeout_s: limits::CLARIFICATION_S,
         }
     }
 }

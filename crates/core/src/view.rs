@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use crate::content::{Content, Part};
-use crate::id::CallId;
+use crate::id::{CallId, RunId};
 use crate::message::{CallState, Message, MessageKind, Role, ToolCall};
 
 /// One message as a provider is told it.
@@ -59,9 +59,82 @@ pub fn unfinished_text(state: CallState) -> &'static str {
     }
 }
 
+/// What the model is told beside a continuation whose text it cannot go on writing where it stands.
+pub const NOT_IN_PLACE: &str = "Your message above broke off where it ends and cannot be continued in place. What you write now becomes a message of its own behind it: begin where that one ends, and do not repeat it.";
+
 /// Builds the view of a transcript that is sorted by position.
 #[must_use]
 pub fn build(transcript: &[Message]) -> Vec<ViewMessage> {
+    view(transcript, true)
+}
+
+/// The view of a transcript that ends in a continuation, made so that it ends in the model's message
+/// that broke off: a provider that can goes on writing it. With the id of that message's last row.
+///
+/// `None` where there is no such message, or where the model has to be told more than it can see by
+/// itself: of a call whose outcome nobody knows, of a result that came late, of anything that was
+/// said since.
+#[must_use]
+pub fn in_place(transcript: &[Message]) -> Option<(u64, Vec<ViewMessage>)> {
+    transcript.last().filter(|row| row.is_continuation())?;
+    let at = transcript.iter().rposition(|row| !row.is_of_interruption())?;
+    let partial = transcript.get(at).filter(|row| row.is_partial())?;
+    let mut runs = transcript[at..].iter().filter_map(|row| row.run_id.as_ref());
+    // The continuation's own run has done nothing yet; the ones before it may have.
+    let unclear = |run: &RunId| {
+        transcript.iter().flat_map(|row| &row.tool_calls).any(|call| {
+            call.run_id == *run && call.state == CallState::Unknown && !call.effect.repeatable()
+        })
+    };
+    if runs.any(unclear) {
+        return None;
+    }
+    let view = view(transcript, false);
+    let ends_so =
+        matches!(view.last(), Some(ViewMessage::Assistant { calls, .. }) if calls.is_empty());
+    ends_so.then_some((partial.id, view))
+}
+
+impl Message {
+    fn is_continuation(&self) -> bool {
+        self.role == Role::System && self.kind == MessageKind::Continuation
+    }
+
+    /// A row that stands between a message that broke off and what goes on with it.
+    fn is_of_interruption(&self) -> bool {
+        self.is_continuation() || self.kind == MessageKind::Interruption
+    }
+
+    /// Text that an interruption cut off.
+    fn is_partial(&self) -> bool {
+        self.role == Role::Assistant
+            && self.recovered
+            && self.tool_calls.is_empty()
+            && !self.content.is_blank()
+    }
+}
+
+/// Whether the continuation at `at` is told to the model: not if the model went on in the middle of
+/// the message that broke off. `open` says it of one behind which nothing has been said yet.
+fn is_told(transcript: &[Message], at: usize, open: bool) -> bool {
+    let mut later = transcript[at..].iter().filter(|row| row.role != Role::Tool);
+    match later.find(|row| !row.is_of_interruption()) {
+        Some(row) => row.kind != MessageKind::Resumed,
+        None => open,
+    }
+}
+
+/// Whether what a continuation goes on from is text that broke off.
+fn breaks_off(transcript: &[Message], at: usize) -> bool {
+    transcript[..at]
+        .iter()
+        .rev()
+        .find(|row| !row.is_of_interruption())
+        .is_some_and(Message::is_partial)
+}
+
+/// The view. `tells_last` says whether a continuation at its end is told.
+fn view(transcript: &[Message], tells_last: bool) -> Vec<ViewMessage> {
     let mut results: HashMap<&CallId, String> = HashMap::new();
     for message in transcript {
         if let (Role::Tool, Some(call)) = (message.role, &message.tool_call_id) {
@@ -84,9 +157,15 @@ pub fn build(transcript: &[Message]) -> Vec<ViewMessage> {
                     say(&mut view, note(&message.content.plain()));
                 }
             }
-            (Role::User, _) | (Role::System, MessageKind::Continuation) => {
-                say(&mut view, message.content.clone());
+            (Role::System, MessageKind::Continuation) => {
+                if is_told(transcript, at, tells_last) {
+                    say(&mut view, message.content.clone());
+                    if breaks_off(transcript, at) {
+                        say(&mut view, note(NOT_IN_PLACE));
+                    }
+                }
             }
+            (Role::User, _) => say(&mut view, message.content.clone()),
             (Role::System, _) => say(&mut view, note(&message.content.plain())),
             (Role::Assistant, MessageKind::Note) => say(&mut view, note(&message.content.plain())),
             (Role::Assistant, _) => answer(&mut view, &mut used_ids, message, &results),
@@ -125,7 +204,7 @@ fn answer(
     let calls: Vec<(ViewCall, &ToolCall)> =
         message.tool_calls.iter().map(|call| (view_call(used_ids, call), call)).collect();
     match view.last_mut() {
-        // Two answers in a row (a text that broke off and its continuation within one turn) are one.
+        // Two answers in a row (a text that broke off, and what went on in the middle of it) are one.
         Some(ViewMessage::Assistant { text: before, calls: made }) if made.is_empty() => {
             before.push_str(&text);
             made.extend(calls.iter().map(|(call, _)| call.clone()));
@@ -179,3 +258,7 @@ pub fn estimated_tokens(system: &str, view: &[ViewMessage]) -> u64 {
         .sum();
     ((bytes + system.len()) as u64).div_ceil(4)
 }
+
+#[cfg(test)]
+#[path = "view/tests.rs"]
+mod tests;

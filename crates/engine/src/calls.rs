@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use everturn_agent::tool::{Tool, ToolInvocation, ToolOutcome};
 use everturn_core::event::Record;
-use everturn_core::{
-    CallState, Choice, Permission, Prompt, PromptId, PromptKind, PromptState, Run, SessionKey,
-    ToolCall, limits,
-};
+use everturn_core::{CallState, Permission, Run, SessionKey, ToolCall, limits};
 use everturn_crash::Point;
 use everturn_store::StorageError;
 use serde_json::Value;
@@ -15,19 +12,15 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::config::Asking;
+use crate::asks::Asks;
 use crate::control::TurnControl;
 use crate::engine::Shared;
 use crate::journal::{Deltas, Halt, Journal};
 use crate::patience::Patience;
 
-/// How often a waiting turn looks whether another process took an answer.
-const LOOK: Duration = Duration::from_millis(500);
 /// How long a tool has to end when a person or the watchdog tells it to. (The supervisor of a command gives its
 /// processes less.)
 const ENDING: Duration = Duration::from_secs(10);
-/// Characters of arguments that a question shows.
-const QUESTION_CHARS: usize = 2_000;
 
 /// Runs the calls of a run that have a record and no result, in order.
 pub(crate) async fn run_open(
@@ -117,6 +110,11 @@ async fn one(
             return fail_unstarted(journal, call, text).await;
         }
     };
+    let question = match tool.question(&arguments) {
+        Some(Ok(question)) => Some(question),
+        Some(Err(text)) => return fail_unstarted(journal, call, text).await,
+        None => None,
+    };
     if !call.schema.is_empty() && call.schema != tool.spec().fingerprint() {
         let text = "The tool changed since this call was made; it was not run.".to_owned();
         return finish(journal, call, CallState::NotRun, text).await;
@@ -128,10 +126,21 @@ async fn one(
             return finish(journal, call, CallState::Denied, text).await;
         }
         Permission::Ask => {
-            if let Err(refused) = approve(shared, journal, control, key, run, call).await? {
+            let asking = Asks { shared, control, key, run, call };
+            if let Err(refused) = asking.approve(journal).await? {
                 return finish(journal, call, refused.0, refused.1).await;
             }
         }
+    }
+    if let Some(question) = question {
+        let asking = Asks { shared, control, key, run, call };
+        return match asking.clarify(journal, question).await? {
+            Ok(mut answer) => {
+                limit(&mut answer, limits::TOOL_RESULT_BYTES_MAX);
+                succeed_unstarted(journal, call, answer).await
+            }
+            Err(refused) => finish(journal, call, refused.0, refused.1).await,
+        };
     }
     everturn_crash::pass(Point::CallAllowed);
     journal.write(vec![Record::CallStarted(call.id.clone())]).await?;
@@ -158,129 +167,6 @@ async fn permission(
     Ok(match permission {
         Permission::Ask if is_allowed_here => Permission::Allow,
         other => other,
-    })
-}
-
-/// Why a call that needed approval does not run: its state, and what the model is told.
-struct Refused(CallState, String);
-
-/// Puts the question, durably, and waits for the answer: a person's, or time's.
-async fn approve(
-    shared: &Shared,
-    journal: &mut Journal,
-    control: &TurnControl,
-    key: &SessionKey,
-    run: &Run,
-    call: &ToolCall,
-) -> Result<Result<(), Refused>, Halt> {
-    if shared.config.asking == Asking::Deny {
-        let text = "This tool needs a person's approval and nobody can be asked here; the call did not run.";
-        return Ok(Err(Refused(CallState::Denied, text.to_owned())));
-    }
-    let mut prompt = match asked_before(shared, control, key, call).await? {
-        Some(prompt) => prompt,
-        None => {
-            let prompt = question(shared, journal, control, key, run, call).await?;
-            journal.write(vec![Record::PromptOpened(prompt.clone())]).await?;
-            prompt
-        }
-    };
-    loop {
-        match prompt.state {
-            PromptState::Settled => return Ok(answered(&prompt)),
-            PromptState::Expired | PromptState::Withdrawn => {
-                let text =
-                    "Nobody answered the question whether this call may run; it did not run.";
-                return Ok(Err(Refused(CallState::NotRun, text.to_owned())));
-            }
-            PromptState::Open => {}
-        }
-        let left = prompt.expires_at.since_ms(journal.now());
-        if left == 0 {
-            journal.write(vec![Record::PromptExpired(prompt.id.clone())]).await?;
-        } else {
-            let look = LOOK.min(Duration::from_millis(left));
-            tokio::select! {
-                biased;
-                () = control.lost.cancelled() => return Err(Halt::Lost),
-                () = control.stop.cancelled() => return Err(Halt::Stopped),
-                // A waiting turn is at a boundary: whoever goes on finds the same question.
-                () = shared.drain.cancelled() => return Err(Halt::Draining),
-                () = control.prompt.notified() => {}
-                () = tokio::time::sleep(look) => {}
-            }
-        }
-        let found = retry_read(shared, control, || shared.store.prompt(&prompt.id)).await?;
-        prompt = found.map(|(prompt, _)| prompt).ok_or(Halt::Lost)?;
-    }
-}
-
-fn answered(prompt: &Prompt) -> Result<(), Refused> {
-    match prompt.choice {
-        Some(Choice::Once | Choice::Session | Choice::Always) => Ok(()),
-        Some(Choice::Deny) | None => {
-            let mut text = "A person denied this call; it did not run.".to_owned();
-            if let Some(word) = prompt.text.as_deref().filter(|word| !word.is_empty()) {
-                text.push_str(" They said: ");
-                text.push_str(word);
-            }
-            Err(Refused(CallState::Denied, text))
-        }
-    }
-}
-
-/// A question that was put before the run was handed over.
-async fn asked_before(
-    shared: &Shared,
-    control: &TurnControl,
-    key: &SessionKey,
-    call: &ToolCall,
-) -> Result<Option<Prompt>, Halt> {
-    for state in [PromptState::Open, PromptState::Settled] {
-        let limit = limits::PAGE_ROWS_MAX;
-        let prompts =
-            retry_read(shared, control, || shared.store.prompts(key, state, None, limit)).await?;
-        let same = prompts.into_iter().map(|(prompt, _)| prompt).find(|prompt| {
-            prompt.call_id.as_ref() == Some(&call.id) && prompt.run_id == call.run_id
-        });
-        if same.is_some() {
-            return Ok(same);
-        }
-    }
-    Ok(None)
-}
-
-async fn question(
-    shared: &Shared,
-    journal: &Journal,
-    control: &TurnControl,
-    key: &SessionKey,
-    run: &Run,
-    call: &ToolCall,
-) -> Result<Prompt, Halt> {
-    let view = retry_read(shared, control, || shared.store.session(key)).await?;
-    let Some(view) = view else { return Err(Halt::Lost) };
-    let mut shown: String = call.arguments.chars().take(QUESTION_CHARS).collect();
-    if shown.len() < call.arguments.len() {
-        shown.push('…');
-    }
-    let now = journal.now();
-    Ok(Prompt {
-        id: PromptId::from_uuid(shared.store.clock().uuid()),
-        principal: key.principal.clone(),
-        session_id: key.id.clone(),
-        run_id: run.id.clone(),
-        generation: run.generation,
-        kind: PromptKind::Approval,
-        state: PromptState::Open,
-        question: format!("May {} run with {shown}?", call.name),
-        call_id: Some(call.id.clone()),
-        choice: None,
-        text: None,
-        answered_by: None,
-        opened_at: now,
-        expires_at: now.plus_ms(view.session.policy.approval_timeout_s.saturating_mul(1_000)),
-        settled_at: None,
     })
 }
 
@@ -430,8 +316,25 @@ async fn wait(due: Option<tokio::time::Instant>) {
 /// A call that cannot be run at all. It begins and fails in one commit, so that its failure is a
 /// result like any other.
 async fn fail_unstarted(journal: &mut Journal, call: &ToolCall, text: String) -> Result<(), Halt> {
-    let finished =
-        Record::CallFinished { call_id: call.id.clone(), state: CallState::Failed, result: text };
+    at_once(journal, call, CallState::Failed, text).await
+}
+
+/// A call whose result is there without anything that ran: a person gave it.
+async fn succeed_unstarted(
+    journal: &mut Journal,
+    call: &ToolCall,
+    text: String,
+) -> Result<(), Halt> {
+    at_once(journal, call, CallState::Succeeded, text).await
+}
+
+async fn at_once(
+    journal: &mut Journal,
+    call: &ToolCall,
+    state: CallState,
+    result: String,
+) -> Result<(), Halt> {
+    let finished = Record::CallFinished { call_id: call.id.clone(), state, result };
     journal.write(vec![Record::CallStarted(call.id.clone()), finished]).await
 }
 

@@ -6,6 +6,7 @@
 //! [`late`] is what it may still learn afterwards. [`live`] is how anybody reads while it happens. [`retain`] prunes what nobody needs one by one any
 //! more.
 
+mod asks;
 mod calls;
 mod config;
 mod control;

@@ -40,6 +40,11 @@ impl Said {
         Ok(())
     }
 
+    /// Whether nothing was said.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.text.is_empty() && self.reasoning.is_empty()
+    }
+
     pub(crate) fn reasoning(&self) -> Option<String> {
         (!self.reasoning.is_empty()).then(|| self.reasoning.clone())
     }
@@ -56,13 +61,15 @@ pub(crate) enum StepEnd {
 }
 
 /// Asks the model. Everything that it says is committed before anyone sees it; what it said when
-/// the step ended, however it ended, is in the second value.
+/// the step ended, however it ended, is in the second value. `resumes` names the message that it goes
+/// on writing, if it does.
 pub(crate) async fn ask(
     shared: &Shared,
     journal: &mut Journal,
     control: &TurnControl,
     provider: &dyn Provider,
     request: ModelRequest,
+    resumes: Option<u64>,
 ) -> (StepEnd, Said) {
     let mut said = Said::default();
     let retries = AtomicU32::new(0);
@@ -84,7 +91,7 @@ pub(crate) async fn ask(
         metrics::counter!("everturn_model_retries_total").increment(u64::from(retries));
     }
     let end = match sent {
-        Ok(stream) => take(shared, journal, control, stream, &mut said).await,
+        Ok(stream) => take(shared, journal, control, stream, resumes, &mut said).await,
         Err(error) => StepEnd::Failed(error.failure()),
     };
     (end, said)
@@ -96,9 +103,14 @@ async fn take(
     journal: &mut Journal,
     control: &TurnControl,
     mut stream: ModelStream,
+    resumes: Option<u64>,
     said: &mut Said,
 ) -> StepEnd {
     let mut deltas = Deltas::new(shared.config.coalesce);
+    if let Some(message_id) = resumes {
+        // Before anything that it says: whoever reads on from here knows where it belongs.
+        deltas.push(Record::TextResumed { message_id });
+    }
     let mut bytes = 0_usize;
     let mut heard = Instant::now();
     let end = loop {
@@ -149,6 +161,12 @@ async fn take(
         return StepEnd::Halted(halt);
     }
     end
+}
+
+/// Whether a request may have failed for its form. Most servers refuse what they do not take; some
+/// fail over it, and cannot be told from ones that are down.
+pub(crate) fn may_be_its_form(failure: &Failure) -> bool {
+    matches!(failure.code.as_str(), "model_refused" | "model_unavailable" | "model_malformed")
 }
 
 fn too_large(what: &str, max: usize) -> Failure {

@@ -207,19 +207,35 @@ impl Turn<'_> {
         if self.run.continues.is_some() {
             calls::adopt(shared, journal, control, self.run).await?;
         }
+        let mut in_place = self.can_resume(&*provider).await?;
         for _ in self.steps_done().await?..shared.config.steps_max {
             // Two step boundaries: what is intended and not begun, and what is to be asked next,
             // can both be done by whoever goes on.
             self.boundary()?;
             calls::run_open(shared, journal, control, &key, self.run).await?;
             self.boundary()?;
-            let request = match self.request(&*provider, &key).await? {
-                Ok(request) => request,
-                Err(failure) => return Ok(self.failed_at(journal, failure)),
+            let end = loop {
+                let (request, resumes) = match self.request(&*provider, &key, in_place).await? {
+                    Ok(request) => request,
+                    Err(failure) => return Ok(self.failed_at(journal, failure)),
+                };
+                everturn_crash::pass(Point::TurnPrepared);
+                let asked = step::ask(shared, journal, control, &*provider, request, resumes);
+                let (end, said) = asked.await;
+                self.said = said;
+                match &end {
+                    // It does not take its own beginning back: it is told what happened instead.
+                    StepEnd::Failed(failure)
+                        if resumes.is_some()
+                            && self.said.is_silent()
+                            && step::may_be_its_form(failure) =>
+                    {
+                        tracing::info!(run = %self.run.id, model = provider.model(), why = failure.message, "the model does not go on in the middle of its message");
+                        in_place = false;
+                    }
+                    _ => break end,
+                }
             };
-            everturn_crash::pass(Point::TurnPrepared);
-            let (end, said) = step::ask(shared, journal, control, &*provider, request).await;
-            self.said = said;
             match end {
                 StepEnd::Answered(reply) if reply.calls.is_empty() => {
                     return Ok(self.completed(reply));
@@ -242,6 +258,18 @@ impl Turn<'_> {
             permanent: false,
             hint: Some("ask the model to go on, or raise the limit on steps".to_owned()),
         }))
+    }
+
+    /// Whether the message that an interruption cut off may be continued where it ends: only if
+    /// nothing more of it may still arrive.
+    async fn can_resume(&self, provider: &dyn Provider) -> Result<bool, Halt> {
+        let Some(before) = self.run.continues.as_ref().filter(|_| provider.continues_partial())
+        else {
+            return Ok(false);
+        };
+        let store = &self.shared.store;
+        let before = retry_read(self.shared, self.control, || store.run(before)).await?;
+        Ok(before.is_some_and(|run| run.late.is_none()))
     }
 
     /// Model requests that this run made before it was handed over: its count goes on. (A
@@ -272,15 +300,19 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// The model's view of the session, as of now.
+    /// The model's view of the session, as of now, and the message that it is to go on writing.
     async fn request(
         &self,
         provider: &dyn Provider,
         key: &SessionKey,
-    ) -> Result<Result<ModelRequest, Failure>, Halt> {
+        in_place: bool,
+    ) -> Result<Result<(ModelRequest, Option<u64>), Failure>, Halt> {
         let store = &self.shared.store;
         let transcript = retry_read(self.shared, self.control, || store.transcript(key)).await?;
-        let messages = view::build(&transcript);
+        let (resumes, messages) = match in_place.then(|| view::in_place(&transcript)).flatten() {
+            Some((message, view)) => (Some(message), view),
+            None => (None, view::build(&transcript)),
+        };
         let mut system = self.shared.config.system.clone();
         if let Some(own) = &self.session.system {
             if !system.is_empty() {
@@ -300,7 +332,7 @@ impl Turn<'_> {
             }));
         }
         let tools = self.shared.config.tools.specs();
-        Ok(Ok(ModelRequest { system, messages, tools }))
+        Ok(Ok((ModelRequest { system, messages, tools }, resumes)))
     }
 
     /// The record of a step that asks for tools: the intents are durable before anything happens.

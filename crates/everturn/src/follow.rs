@@ -446,8 +446,8 @@ impl Following<'_> {
             let question = render::question(&prompt);
             let question = self.screen.paint().strong(&question);
             self.talk(&format!("? {question}"));
-            if prompt.kind == "approval" {
-                self.talk(&format!("  {}", render::ANSWERS));
+            for line in render::answers(&prompt) {
+                self.talk(&line);
             }
             return Ok(());
         }
@@ -458,20 +458,23 @@ impl Following<'_> {
             ));
             return self.send(&prompt, Some("deny"), None).await;
         }
-        self.talk("the model asks something and nobody can be asked here");
-        Ok(())
+        let question = render::question(&prompt);
+        self.talk(&format!("the model asks, and nobody can be asked here: {question}"));
+        self.send(&prompt, None, Some(render::NOBODY)).await
     }
 
     /// What the person typed.
     async fn answer(&mut self, line: &str) -> Result<()> {
         let Some(prompt) = self.prompt.clone() else { return Ok(()) };
-        if prompt.kind != "approval" {
-            return self.send(&prompt, None, Some(line)).await;
+        if prompt.kind != "approval" && !line.trim().is_empty() {
+            return self.send(&prompt, None, Some(render::said(&prompt, line))).await;
         }
-        match render::choice(line) {
+        match render::choice(line).filter(|_| prompt.kind == "approval") {
             Some(choice) => self.send(&prompt, Some(choice), None).await,
             None => {
-                self.talk(&format!("  {}", render::ANSWERS));
+                for line in render::answers(&prompt) {
+                    self.talk(&line);
+                }
                 Ok(())
             }
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use everturn_agent::models::{self, ModelOptions};
+use everturn_agent::models::{self, ContinuePartial, ModelOptions};
 use everturn_agent::provider::{Provider, RequestTimeouts};
 use everturn_core::Failure;
 use everturn_engine::Models;
@@ -39,6 +39,7 @@ pub(crate) fn options(settings: &Settings) -> ModelOptions {
             between_events: settings.provider_between_events_s.value.seconds(),
         },
         context_tokens: settings.provider_context_tokens.value.map(|tokens| tokens.0),
+        continue_partial: ContinuePartial::of(settings.provider_continue_partial.value.0.clone()),
     }
 }
 

@@ -195,15 +195,41 @@ fn talk_evidence(evidence: Option<&Evidence>, to: &mut dyn Surface) {
 /// The question of a prompt, with what it is about.
 pub(crate) fn question(prompt: &Prompt) -> String {
     match &prompt.call {
-        Some(call) => {
+        Some(call) if prompt.kind == "approval" => {
             format!("may {} run?  {}", one_line(&call.name, 64), arguments(call, 2_000))
         }
-        None => one_line(&prompt.question, 2_000),
+        _ => one_line(&prompt.question, 2_000),
     }
 }
 
 /// The keys that answer an approval.
-pub(crate) const ANSWERS: &str = "[y] once  [s] this session  [a] always  [n] no, then Enter";
+const ANSWERS: &str = "[y] once  [s] this session  [a] always  [n] no, then Enter";
+
+/// What can be typed to answer a prompt, line by line.
+pub(crate) fn answers(prompt: &Prompt) -> Vec<String> {
+    if prompt.kind == "approval" {
+        return vec![format!("  {ANSWERS}")];
+    }
+    let numbered = prompt.suggestions.iter().zip(1..);
+    let mut lines: Vec<String> =
+        numbered.map(|(text, number)| format!("  [{number}] {}", one_line(text, 200))).collect();
+    lines.push(match lines.is_empty() {
+        true => "  type the answer, then Enter".to_owned(),
+        false => "  a number, or any other answer, then Enter".to_owned(),
+    });
+    lines
+}
+
+/// What a typed line says to a question of the model: the proposal with this number, or itself.
+pub(crate) fn said<'a>(prompt: &'a Prompt, typed: &'a str) -> &'a str {
+    let number = typed.trim().parse::<usize>().ok();
+    number
+        .and_then(|number| prompt.suggestions.get(number.checked_sub(1)?))
+        .map_or(typed, String::as_str)
+}
+
+/// What a question of the model is answered with where nobody can be asked.
+pub(crate) const NOBODY: &str = "(Nobody is there to answer: the conversation goes through a command without a terminal. That is neither consent nor denial.)";
 
 /// The choice that a person typed.
 pub(crate) fn choice(typed: &str) -> Option<&'static str> {

@@ -124,12 +124,13 @@ fn a_prompt_is_an_approval_or_a_question() {
     assert_eq!(payload, wanted);
     let question = json!({ "prompt": {
         "id": "prm_2", "kind": "clarification", "question": "Which?", "choices": [],
+        "suggestions": ["a", "b"],
         "opened_at": "2026-11-30T05:58:44.000Z", "expires_at": "2026-11-30T06:03:44.000Z",
     } });
     let (record, payload) = exported("prompt.opened", &question);
     assert_eq!(record.event, "clarify");
     let wanted = json!({
-        "clarify_id": "prm_2", "question": "Which?", "choices_offered": [], "session_id": "s",
+        "clarify_id": "prm_2", "question": "Which?", "choices_offered": ["a", "b"], "session_id": "s",
         "kind": "clarify", "requested_at": 1_796_018_324.0, "timeout_seconds": 300.0,
         "expires_at": 1_796_018_624.0,
     });
@@ -138,7 +139,14 @@ fn a_prompt_is_an_approval_or_a_question() {
 
 #[test]
 fn what_has_no_earlier_name_keeps_its_own() {
-    for name in ["run.started", "tool.output", "prompt.settled", "steer.taken", "run.handed_over"] {
+    for name in [
+        "run.started",
+        "tool.output",
+        "prompt.settled",
+        "steer.taken",
+        "run.handed_over",
+        "text.resumed",
+    ] {
         let body = json!({ "a": 1 });
         let record = export(&[event(1, name, &body)]).remove(0);
         assert_eq!((record.event.as_str(), record.payload.get()), (name, "{\"a\":1}"));

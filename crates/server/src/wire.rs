@@ -1,9 +1,13 @@
 //! From what the store holds to what clients are shown, where that takes more than one row.
 
+use everturn_api::in_flight::{InFlightInput, InFlightOutput};
+use everturn_api::message::ToolCall;
+use everturn_api::prompt::Prompt;
 use everturn_api::run::Evidence as WireEvidence;
 use everturn_api::session::{Interrupted, Session as WireSession};
 use everturn_core::{Cause, Evidence, Lease, Run, Session, SessionState, recovery};
 use everturn_store::StorageError;
+use everturn_store::in_flight::InFlight;
 use everturn_store::read::SessionView;
 use serde_json::json;
 
@@ -48,9 +52,57 @@ pub(crate) async fn session(
             evidence: Some(WireEvidence::new(&evidence, cause)),
             reason: None,
             pending: false,
+            in_flight: None,
         });
     }
     Ok(wire)
+}
+
+/// A session with the picture of its turn under way: beside the turn, or beside its interruption
+/// while that is only seen.
+pub(crate) async fn session_in_flight(
+    server: &Server,
+    view: SessionView,
+    picture: Option<InFlight>,
+) -> Result<WireSession, StorageError> {
+    let mut wire = session(server, view).await?;
+    let picture = picture.map(in_flight);
+    match (&mut wire.running, &mut wire.interrupted) {
+        (Some(running), _) => running.in_flight = picture,
+        (None, Some(interrupted)) => interrupted.in_flight = picture,
+        (None, None) => {}
+    }
+    Ok(wire)
+}
+
+fn in_flight(from: InFlight) -> everturn_api::in_flight::InFlight {
+    everturn_api::in_flight::InFlight {
+        seq: from.seq,
+        inputs: from
+            .inputs
+            .iter()
+            .map(|input| InFlightInput {
+                id: input.id.to_string(),
+                kind: input.kind.to_string(),
+                text: input.content.plain(),
+            })
+            .collect(),
+        text: from.text,
+        reasoning: from.reasoning,
+        resumes: from.resumes,
+        truncated: from.truncated,
+        calls: from.calls.iter().map(ToolCall::from).collect(),
+        outputs: from
+            .outputs
+            .into_iter()
+            .map(|(call, text)| InFlightOutput { call_id: call.to_string(), text })
+            .collect(),
+        prompts: from
+            .prompts
+            .iter()
+            .map(|(prompt, call)| Prompt::new(prompt, call.as_ref()))
+            .collect(),
+    }
 }
 
 /// The data of the snapshot that a feed without a cursor begins with.

@@ -44,6 +44,7 @@ const KINDS: &[(i64, &str, Form)] = &[
     (22, "message.added", Form::Json),
     (23, "message.updated", Form::Json),
     (24, "session.updated", Form::Json),
+    (25, "text.resumed", Form::Json),
 ];
 
 /// An event's name and body as they are stored.

@@ -6,6 +6,7 @@ use everturn_core::{
     RequestId, Run, RunId, SessionKey, ToolCall,
 };
 use everturn_store::Read;
+use everturn_store::in_flight::{self, InFlight};
 use everturn_store::read::{Counts, MessageWindow, SessionFilter, SessionView, StoredEvent, Work};
 use everturn_store::rows::{Gap, Node, Token, Tombstone};
 
@@ -14,6 +15,38 @@ use crate::ask;
 use crate::errors::Result;
 use crate::rows::{self, all, big, first};
 
+/// The rows for the picture of a turn of the session with this number.
+struct Of<'a> {
+    conn: &'a rusqlite::Connection,
+    no: i64,
+}
+
+impl in_flight::Rows for Of<'_> {
+    fn input(&mut self, id: &InputId) -> Result<Option<Input>> {
+        rows::input_of(self.conn, id)
+    }
+
+    fn events(&mut self, run: &Run, after: u64, limit: u32) -> Result<Vec<StoredEvent>> {
+        let Some((run_no, _)) = rows::run_of(self.conn, &run.id)? else { return Ok(Vec::new()) };
+        ask::journal(self.conn, self.no, (run_no, run), after, None, limit)
+    }
+
+    fn calls(&mut self, run: &Run) -> Result<Vec<ToolCall>> {
+        rows::run_calls(self.conn, &run.id)
+    }
+
+    fn open_prompts(&mut self, run: &Run) -> Result<Vec<(Prompt, Option<ToolCall>)>> {
+        let sql = concat!(
+            "SELECT ",
+            rows::prompt_columns!(),
+            " WHERE p.session_no = ?1 AND p.state = 'open' AND p.run_id = ?2 \
+             ORDER BY p.opened_at, p.id"
+        );
+        let open = all(self.conn, "prompts", sql, (self.no, run.id.as_str()), rows::prompt)?;
+        open.into_iter().map(|prompt| ask::with_call(self.conn, prompt)).collect()
+    }
+}
+
 #[async_trait]
 impl Read for SqliteStore {
     async fn session(&self, key: &SessionKey) -> Result<Option<SessionView>> {
@@ -21,6 +54,22 @@ impl Read for SqliteStore {
         self.read(move |conn| match rows::session_of(conn, &key)? {
             Some((no, session)) => ask::view(conn, no, session).map(Some),
             None => Ok(None),
+        })
+        .await
+    }
+
+    async fn session_in_flight(
+        &self,
+        key: &SessionKey,
+    ) -> Result<Option<(SessionView, Option<InFlight>)>> {
+        let key = key.clone();
+        self.read(move |conn| {
+            let Some((no, session)) = rows::session_of(conn, &key)? else { return Ok(None) };
+            let view = ask::view(conn, no, session)?;
+            let mut of = Of { conn, no };
+            let picture =
+                view.running.as_ref().map(|run| InFlight::read(&mut of, run)).transpose()?;
+            Ok(Some((view, picture)))
         })
         .await
     }

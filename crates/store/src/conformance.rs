@@ -115,6 +115,7 @@ cases! {
         a_running_call_cannot_be_handed_over,
         another_runs_call_is_out_of_reach,
         a_repeated_write_is_known_again,
+        a_turn_under_way_is_seen_as_it_is,
     }
     prompts {
         an_approval_waits_for_its_answer,
@@ -154,6 +155,7 @@ cases! {
         what_is_said_later_takes_the_place_of_a_late_continuation,
         a_continuation_runs_on_the_model_of_its_turn,
         a_late_end_never_beats_the_interruption,
+        what_goes_on_in_the_middle_of_a_message_says_so,
     }
     late {
         what_arrives_late_stands_above_the_marker,

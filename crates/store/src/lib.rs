@@ -9,6 +9,7 @@
 pub mod clock;
 pub mod columns;
 pub mod error;
+pub mod in_flight;
 pub mod op;
 pub mod ops;
 pub mod read;

@@ -7,6 +7,7 @@ use everturn_core::{
 };
 
 use crate::error::StorageError;
+use crate::in_flight::InFlight;
 use crate::rows::{EventRow, Gap, Node, Token, Tombstone};
 
 type Result<T> = std::result::Result<T, StorageError>;
@@ -111,6 +112,12 @@ pub struct Counts {
 pub trait Read: Send + Sync + 'static {
     /// One session.
     async fn session(&self, key: &SessionKey) -> Result<Option<SessionView>>;
+    /// One session with the picture of its turn under way, if it has one, all from one moment: the
+    /// events behind [`InFlight::seq`] and nothing else are what is not in it.
+    async fn session_in_flight(
+        &self,
+        key: &SessionKey,
+    ) -> Result<Option<(SessionView, Option<InFlight>)>>;
     /// What remains of a deleted one.
     async fn tombstone(&self, key: &SessionKey) -> Result<Option<Tombstone>>;
     /// A principal's sessions, newest change first, at most `limit`.

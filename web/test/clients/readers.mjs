@@ -13,7 +13,7 @@ import { WAIT_MS } from "../harness.mjs";
 export const NAMES = [
   "opened", "caught_up", "reset", "malformed", "input.accepted", "input.cancelled", "turn.started", "message.added", "message.updated",
   "session.updated", "run.started", "text.delta", "text.snapshot", "reasoning.delta", "tool.intended", "tool.output", "tool.finished", "prompt.opened",
-  "prompt.settled", "steer.taken", "usage", "run.handed_over", "run.completed", "run.failed", "run.cancelled", "run.interrupted",
+  "prompt.settled", "steer.taken", "text.resumed", "usage", "run.handed_over", "run.completed", "run.failed", "run.cancelled", "run.interrupted",
 ];
 
 /** What a reader got so far, and waiting for more of it. */

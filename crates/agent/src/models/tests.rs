@@ -191,3 +191,32 @@ fn the_guide_is_complete() {
         assert!(guide.contains(usual_model(kind).unwrap()));
     }
 }
+
+#[test]
+fn only_models_that_are_known_to_or_named_go_on_in_the_middle_of_a_message() {
+    use AdapterKind as K;
+    let auto = ContinuePartial::default();
+    for (kind, name, expected) in [
+        (K::Ollama, "qwen3", true),
+        (K::Anthropic, "claude-3-5-haiku-20241022", true),
+        (K::Anthropic, "claude-sonnet-4-5-20250929", true),
+        (K::Anthropic, "claude-opus-4-20250514", true),
+        (K::Anthropic, "claude-sonnet-4-6", false),
+        (K::Anthropic, "claude-opus-4-6", false),
+        (K::Anthropic, "claude-opus-5", false),
+        (K::OpenAI, "gpt-5.4-mini", false),
+        (K::Gemini, "gemini-3.8-flash", false),
+    ] {
+        assert_eq!(auto.holds(kind, name), expected, "{kind:?} {name}");
+    }
+    let words =
+        |words: &[&str]| ContinuePartial::of(words.iter().map(|word| (*word).to_owned()).collect());
+    let named = words(&["openai/qwen", "grok", "openrouter/deepseek/"]);
+    assert!(named.holds(K::OpenAI, "qwen3-coder") && !named.holds(K::OpenAI, "gpt-5"));
+    assert!(named.holds(K::Xai, "grok-5"), "a provider by a name that people use");
+    assert!(named.holds(K::OpenRouter, "deepseek/v4") && !named.holds(K::OpenRouter, "x/y"));
+    assert!(!named.holds(K::Ollama, "qwen3"), "nothing else is meant");
+    for none in [words(&["none"]), words(&[])] {
+        assert!(!none.holds(K::Ollama, "qwen3"));
+    }
+}

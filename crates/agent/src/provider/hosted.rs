@@ -19,7 +19,7 @@ use genai::chat::{
 };
 use genai::resolver::{AuthData, Endpoint, ProviderConfig};
 use genai::{Client, ModelIden};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::Dispatch;
 
@@ -70,6 +70,8 @@ pub(crate) struct HostedSetup {
     pub(crate) timeouts: RequestTimeouts,
     /// Tokens that fit one request, where known.
     pub(crate) context_tokens: Option<u64>,
+    /// Whether the model goes on writing a last message of its own.
+    pub(crate) continues_partial: bool,
 }
 
 /// A model behind HTTP.
@@ -227,12 +229,23 @@ impl Provider for Hosted {
         self.setup.context_tokens
     }
 
+    fn continues_partial(&self) -> bool {
+        self.setup.continues_partial
+    }
+
     async fn request(&self, request: ModelRequest) -> Result<ModelStream, ProviderError> {
+        let goes_on = request.continues_partial();
         let chat = request::translate(self.dialect, request)?;
         let teller =
             Teller { origin: self.origin.shown.clone(), key: self.setup.key.clone(), begun: false };
         let frames = Arc::new(Frames::new(self.dialect));
-        let options = self.options(Arc::clone(&frames));
+        let mut options = self.options(Arc::clone(&frames));
+        if goes_on && self.dialect == Dialect::OpenAi {
+            // What vLLM, SGLang and llama.cpp call it; others continue such a message by themselves.
+            options = options.with_extra_body(
+                json!({ "continue_final_message": true, "add_generation_prompt": false }),
+            );
+        }
         let model = ModelIden::new(self.setup.kind, self.setup.name.as_str());
         let response = Quiet(Box::pin(self.client.exec_chat_stream(model, chat, Some(&options))))
             .await

@@ -20,10 +20,16 @@ pub(super) fn translate(
     request: ModelRequest,
 ) -> Result<ChatRequest, ProviderError> {
     let mut messages: Vec<ChatMessage> = Vec::with_capacity(request.messages.len());
-    for message in request.messages {
+    let goes_on = request.continues_partial();
+    let last = request.messages.len().saturating_sub(1);
+    for (at, message) in request.messages.into_iter().enumerate() {
         match message {
             ViewMessage::User(content) => messages.push(ChatMessage::user(user(dialect, content)?)),
-            ViewMessage::Assistant { text, calls } => {
+            ViewMessage::Assistant { mut text, calls } => {
+                if goes_on && at == last && dialect == Dialect::Anthropic {
+                    // It refuses to go on behind white space; the model writes it again.
+                    text.truncate(text.trim_end().len());
+                }
                 let mut parts = Vec::with_capacity(1 + calls.len());
                 if !text.is_empty() {
                     parts.push(ContentPart::Text(text));

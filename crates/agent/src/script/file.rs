@@ -25,7 +25,23 @@ const WAIT_MS_MAX: u64 = 86_400_000;
 pub(super) struct Script {
     pub(super) context_tokens: Option<u64>,
     pub(super) idle_timeout: Option<Duration>,
+    pub(super) partial: Partial,
     pub(super) rules: Vec<Rule>,
+}
+
+/// What a scripted model does with a conversation that ends in its own text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub(super) enum Partial {
+    /// It goes on writing it.
+    #[default]
+    #[serde(rename = "yes")]
+    Continued,
+    /// It claims that it cannot, and is told of the interruption.
+    #[serde(rename = "no")]
+    Told,
+    /// It claims that it can, and refuses.
+    #[serde(rename = "refused")]
+    Refused,
 }
 
 /// One rule: when it applies, and what is answered.
@@ -89,6 +105,8 @@ struct RawFile {
     words_per_second: Option<Spanned<f64>>,
     delay_ms: Option<Spanned<u64>>,
     idle_timeout_ms: Option<Spanned<u64>>,
+    #[serde(default)]
+    continue_partial: Partial,
     #[serde(default)]
     rule: Vec<Spanned<RawRule>>,
 }
@@ -250,7 +268,12 @@ impl Script {
             .into_iter()
             .map(|rule| read_rule(&source, pace, rule))
             .collect::<Result<_, _>>()?;
-        Ok(Self { context_tokens: raw.context_tokens, idle_timeout, rules })
+        Ok(Self {
+            context_tokens: raw.context_tokens,
+            idle_timeout,
+            partial: raw.continue_partial,
+            rules,
+        })
     }
 }
 

@@ -77,6 +77,8 @@ impl Scene {
                 as u64;
 
         let origin = scene.read_input(messages);
+        // It is to go on in the middle of its own message.
+        scene.continuation |= request.continues_partial();
         for message in &messages[origin..] {
             match message {
                 ViewMessage::Assistant { calls, .. } if !calls.is_empty() => {

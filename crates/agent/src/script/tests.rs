@@ -455,3 +455,29 @@ async fn the_demo_calls_tools_that_it_has() {
     let (_, reply) = answer(&provider, vec![user("run echo hi")]).await;
     assert!(reply.calls.is_empty());
 }
+
+/// A conversation that ends in the model's own text: the script says what it does with it.
+#[tokio::test]
+async fn a_script_goes_on_in_the_middle_of_its_message_or_does_not() {
+    const RULES: &str = r#"
+[[rule]]
+continuation = true
+contains = "count"
+reply = [{ text = "one two three" }]
+"#;
+    let partial = || request(vec![user("count"), says("one tw")]);
+    let yes = script(RULES);
+    assert!(yes.continues_partial());
+    let said: Vec<_> = play(&yes, partial()).await.into_iter().flatten().collect();
+    assert_eq!(said[0], ModelEvent::Text("o three".to_owned()));
+    assert!(!script(&format!("continue_partial = \"no\"\n{RULES}")).continues_partial());
+    let refuses = script(&format!("continue_partial = \"refused\"\n{RULES}"));
+    assert!(refuses.continues_partial());
+    let error = play(&refuses, partial()).await.remove(0).unwrap_err();
+    assert_eq!(error.kind, ProviderErrorKind::Refused);
+    let told = request(vec![user("count"), says("one tw"), goes_on("count")]);
+    let said: Vec<_> = play(&refuses, told).await.into_iter().flatten().collect();
+    assert_eq!(said[0], ModelEvent::Text("o three".to_owned()));
+    let error = ScriptedProvider::parse("t", "continue_partial = \"maybe\"").unwrap_err();
+    assert_eq!(error.code(), "script_invalid");
+}

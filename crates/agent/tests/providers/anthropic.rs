@@ -235,3 +235,20 @@ async fn thinking_by_default_is_turned_off() {
     ask(&*provider, request(vec![user("hi")])).await.reply();
     assert_eq!(server.requests()[0].body["thinking"], json!({"type": "disabled"}));
 }
+
+/// White space at the end of such a message would be refused.
+#[tokio::test]
+async fn a_message_that_broke_off_is_its_last() {
+    let body = [start(), text(0, &["o"]), stop("end_turn")].concat();
+    let server = Server::start([Canned::stream(&body)]).await;
+    assert!(!connect(&server).await.continues_partial(), "newer models refuse it");
+    let variables = [("ANTHROPIC_BASE_URL", server.base.as_str()), ("ANTHROPIC_API_KEY", KEY)];
+    let model = "anthropic/claude-sonnet-4-5";
+    let provider = provider(model, &variables, impatient(60_000, 1_000)).await;
+    assert!(provider.continues_partial());
+    let messages = vec![user("count"), says("zero "), user("on"), says("one tw \n")];
+    assert_eq!(ask(&*provider, request(messages)).await.text, "o");
+    let sent = server.requests().remove(0).body["messages"].to_string();
+    assert!(sent.contains("one tw") && !sent.contains("one tw "), "{sent}");
+    assert!(sent.contains("zero "), "only the last one: {sent}");
+}

@@ -8,7 +8,7 @@ mod openai;
 
 use std::time::Duration;
 
-use everturn_agent::models::{ModelOptions, resolve_with};
+use everturn_agent::models::{ContinuePartial, ModelOptions, resolve_with};
 use everturn_agent::provider::{
     ModelEvent, ModelReply, ModelRequest, Provider, ProviderError, RequestTimeouts,
 };
@@ -27,10 +27,20 @@ async fn provider(
     variables: &[(&str, &str)],
     timeouts: RequestTimeouts,
 ) -> std::sync::Arc<dyn Provider> {
+    continuing(model, variables, timeouts, ContinuePartial::default()).await
+}
+
+/// The same, with other models that go on writing a message of theirs.
+async fn continuing(
+    model: &str,
+    variables: &[(&str, &str)],
+    timeouts: RequestTimeouts,
+    continue_partial: ContinuePartial,
+) -> std::sync::Arc<dyn Provider> {
     let env = |name: &str| {
         variables.iter().find(|(variable, _)| *variable == name).map(|(_, v)| (*v).to_owned())
     };
-    let options = ModelOptions { timeouts, ..ModelOptions::default() };
+    let options = ModelOptions { timeouts, continue_partial, ..ModelOptions::default() };
     resolve_with(Some(model), &env, &options).await.unwrap().provider
 }
 

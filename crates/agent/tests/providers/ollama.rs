@@ -126,3 +126,16 @@ async fn errors_have_kinds() {
     }
     assert_eq!(ask(&*provider, request(vec![user("hi")])).await.text, "ab");
 }
+
+/// A conversation that ends in the model's own text is sent as it stands: Ollama goes on with it.
+#[tokio::test]
+async fn a_message_that_broke_off_is_its_last() {
+    let server = Server::start([Canned::stream(&lines(&[piece("o"), done("stop")]))]).await;
+    let provider = connect(&server).await;
+    assert!(provider.continues_partial());
+    let answer = ask(&*provider, request(vec![user("count"), says("one tw ")])).await;
+    assert_eq!(answer.text, "o");
+    let sent = server.requests().remove(0);
+    let last = sent.body["messages"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last, json!({"role": "assistant", "content": "one tw "}));
+}

@@ -489,3 +489,26 @@ fn plain_http_needs_no_certificates() {
     let told = String::from_utf8_lossy(&again.stdout);
     assert!(again.status.success() && told.contains("1 passed"), "{told}");
 }
+
+/// What a server behind this protocol does with such a message depends on the server: it is asked
+/// only where a setting says so, and then in the words that servers have for it.
+#[tokio::test]
+async fn a_message_that_broke_off_is_its_last_where_a_setting_says_so() {
+    let server = OpenAi::start().await.unwrap();
+    assert!(!connect(&server).await.continues_partial());
+    let base = server.base_url();
+    let variables = [("OPENAI_BASE_URL", base.as_str()), ("OPENAI_API_KEY", KEY)];
+    let words = ContinuePartial::of(vec!["auto".to_owned(), "openai/m".to_owned()]);
+    let provider = continuing("openai/m", &variables, RequestTimeouts::default(), words).await;
+    assert!(provider.continues_partial());
+    server.push(Reply::new().text("o"));
+    let answer = ask(&*provider, request(vec![user("count"), says("one tw")])).await;
+    assert_eq!(answer.text, "o", "{answer:?}");
+    server.push(Reply::new().text("hi"));
+    ask(&*provider, hello()).await;
+    let sent = server.requests();
+    assert_eq!(sent[0].body["continue_final_message"], true);
+    assert_eq!(sent[0].body["add_generation_prompt"], false);
+    assert_eq!(sent[1].body.get("continue_final_message"), None, "only for such a message");
+    assert_eq!(server.violations(), Vec::<String>::new());
+}

@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use everturn_agent::provider::{
-    ModelEvent, ModelReply, ModelRequest, ModelStream, Provider, ProviderError, RequestedCall,
+    ModelEvent, ModelReply, ModelRequest, ModelStream, Provider, ProviderError, ProviderErrorKind,
+    RequestedCall,
 };
 use everturn_agent::tool::{Registry, Tool, ToolInvocation, ToolOutcome, ToolSpec};
 use everturn_core::view::ViewMessage;
@@ -42,6 +44,10 @@ pub struct Model {
     pub requests: Mutex<Vec<ModelRequest>>,
     pub asked: Notify,
     pub context_tokens: Mutex<Option<u64>>,
+    /// Whether it says that it goes on writing its own last message.
+    pub in_place: AtomicBool,
+    /// How it refuses to, all the same.
+    pub refuses: Mutex<Option<ProviderErrorKind>>,
 }
 
 impl Model {
@@ -79,8 +85,24 @@ impl Provider for Model {
         *self.context_tokens.lock().unwrap()
     }
 
+    fn continues_partial(&self) -> bool {
+        self.in_place.load(Ordering::Relaxed)
+    }
+
     async fn request(&self, request: ModelRequest) -> Result<ModelStream, ProviderError> {
+        let goes_on = request.continues_partial();
+        assert!(!goes_on || self.continues_partial(), "ends with something to answer");
         assert_legal(&request.messages);
+        let refusal = *self.refuses.lock().unwrap();
+        if let Some(kind) = refusal.filter(|_| goes_on) {
+            self.requests.lock().unwrap().push(request);
+            self.asked.notify_waiters();
+            return Err(ProviderError {
+                kind,
+                message: "the conversation must end with the user".to_owned(),
+                retry_after: None,
+            });
+        }
         let last = request.messages.iter().rev().find_map(|message| match message {
             ViewMessage::User(content) => Some(content.plain()),
             _ => None,
@@ -161,10 +183,6 @@ fn assert_legal(messages: &[ViewMessage]) {
         }
     }
     assert!(open.is_empty(), "a call is not answered");
-    assert!(
-        matches!(messages.last(), Some(ViewMessage::User(_) | ViewMessage::ToolResult { .. })),
-        "ends with something to answer"
-    );
 }
 
 pub struct OneModel(pub Arc<Model>);
@@ -223,11 +241,17 @@ pub struct Ending(ToolSpec);
 
 impl Default for Ending {
     fn default() -> Self {
+        Self::of(Effect::Read)
+    }
+}
+
+impl Ending {
+    pub fn of(effect: Effect) -> Self {
         Self(ToolSpec {
             name: "end".to_owned(),
             description: "a test".to_owned(),
             parameters: serde_json::json!({ "type": "object" }),
-            effect: Effect::Read,
+            effect,
         })
     }
 }
@@ -298,6 +322,14 @@ pub async fn open(home: &Path, set: impl FnOnce(&mut Config)) -> Node {
 }
 
 pub async fn open_with(home: &Path, clock: Arc<dyn Clock>, set: impl FnOnce(&mut Config)) -> Node {
+    open_store(home, clock, set).await.0
+}
+
+async fn open_store(
+    home: &Path,
+    clock: Arc<dyn Clock>,
+    set: impl FnOnce(&mut Config),
+) -> (Node, Arc<SqliteStore>) {
     let store = SqliteStore::open(OpenOptions::new(home, "library", clock)).unwrap();
     let model = Arc::new(Model::default());
     let models = Arc::new(OneModel(Arc::clone(&model)));
@@ -306,8 +338,35 @@ pub async fn open_with(home: &Path, clock: Arc<dyn Clock>, set: impl FnOnce(&mut
     config.poll = Duration::from_millis(20);
     config.retry.base = Duration::from_millis(1);
     set(&mut config);
-    let store: Arc<dyn Store> = Arc::new(store);
-    Node { engine: Engine::open(store, config).await.unwrap(), model }
+    let store = Arc::new(store);
+    let engine = Engine::open(Arc::clone(&store) as Arc<dyn Store>, config).await.unwrap();
+    (Node { engine, model }, store)
+}
+
+/// A node that dies once it has done this: its tasks end where they are, and its lock is free.
+pub fn killed<T>(
+    home: &Path,
+    set: impl FnOnce(&mut Config),
+    amid: impl AsyncFnOnce(&Node) -> T,
+) -> T {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (node, store, done) = runtime.block_on(async {
+        let clock = Arc::new(SystemClock::new().unwrap());
+        let (node, store) = open_store(home, clock, set).await;
+        let done = amid(&node).await;
+        (node, store, done)
+    });
+    runtime.shutdown_timeout(Duration::from_secs(10));
+    store.set_sink(Arc::new(|_| {}));
+    drop(node);
+    // The writer's thread, which is none of the runtime's, may still be telling its last commit.
+    let begun = std::time::Instant::now();
+    while Arc::strong_count(&store) > 1 {
+        assert!(begun.elapsed().as_secs() < 30, "something still holds the store");
+        std::thread::yield_now();
+    }
+    done
 }
 
 /// A process of its own that lives until its story is told, and is gone then without a word.

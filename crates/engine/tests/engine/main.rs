@@ -11,6 +11,8 @@ mod kinds;
 mod late;
 mod limits;
 mod nodes;
+mod questions;
 mod reading;
+mod resume;
 mod turns;
 mod watchdog;

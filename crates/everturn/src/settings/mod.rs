@@ -199,6 +199,8 @@ settings! {
         "Tries after the first one, before anything of an answer came";
     provider_context_tokens: Option<Count<1, 1_000_000_000>> = "provider.context_tokens", None, None,
         "Tokens that the model takes; longer conversations are refused here instead of by the provider. Default: not known";
+    provider_continue_partial: Names = "provider.continue_partial", Some("auto"), None,
+        "Models that go on writing a message of theirs that an interruption cut off, instead of being told of it: beginnings of `PROVIDER/NAME`; `auto` stands for those that are known to, `none` for none";
     tools_pass_env: Names = "tools.pass_env", Some(""), None,
         "Names of variables that shell commands may see beyond the built-in list; what looks like a secret stays hidden";
 }

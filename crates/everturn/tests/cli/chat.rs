@@ -109,3 +109,50 @@ async fn an_interrupted_turn_waits_for_the_person() {
     chat.press("/quit\r");
     assert_eq!(chat.ended(), Some(0));
 }
+
+/// A question of the model is answered by a number, by any other text, or not at all: a command stays
+/// a command.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_of_the_model_is_answered_in_a_terminal() {
+    let home = Home::new().unwrap();
+    let model = home.script(QUICK).unwrap();
+    let mut chat = Terminal::start(&home, &["chat", "--session", "s", "--model", &model]);
+    chat.wait_for("> ");
+    chat.press("ask me\r");
+    chat.wait_for("? Which colour?");
+    chat.wait_for("[1] red");
+    chat.wait_for("[2] dark blue");
+    chat.wait_for("any other answer");
+    chat.press("2\r");
+    chat.wait_for("You want dark blue.");
+    chat.press("ask me more\r");
+    chat.wait_for("any other answer");
+    chat.press("green\r");
+    chat.wait_for("You want green.");
+    chat.press("ask me once more\r");
+    chat.wait_for("any other answer");
+    chat.press("/stop\r");
+    chat.wait_for("stopped by local");
+    chat.press("/quit\r");
+    assert_eq!(chat.ended(), Some(0));
+}
+
+/// Without a terminal nobody can be asked, and the model is told so at once: by a process of its own,
+/// and by a command that goes through a server.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_terminal_a_question_is_answered_by_nobody() {
+    let home = Home::new().unwrap();
+    let model = home.script(QUICK).unwrap();
+    let line = format!("printf 'ask me\\n' | \"$EVERTURN\" chat --model '{model}'");
+    let ran = shell(&home, &line).run().await.unwrap();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.contains("You want Nobody can be asked here"), "{ran:?}");
+    let _server = home.serve(&model).unwrap().start().await.unwrap();
+    for line in ["printf 'ask me\\n' | \"$EVERTURN\" chat", "\"$EVERTURN\" run 'ask me' </dev/null"]
+    {
+        let ran = shell(&home, line).run().await.unwrap();
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stdout.contains("You want (Nobody is there to answer"), "{ran:?}");
+        assert!(ran.stderr.contains("nobody can be asked here: Which colour?"), "{ran:?}");
+    }
+}

@@ -28,6 +28,14 @@ contains = "use the tool"
 round = 1
 reply = [{ text = "The tool said: {{last_tool_result}}" }]
 [[rule]]
+contains = "ask me"
+round = 0
+reply = [{ call = "ask_user", arguments = { question = "Which colour?", choices = ["red", "dark blue"] } }]
+[[rule]]
+contains = "ask me"
+round = 1
+reply = [{ text = "You want {{last_tool_result}}." }]
+[[rule]]
 contains = "fail"
 reply = [{ fail = 401, message = "the key is refused" }]
 [[rule]]

@@ -369,10 +369,13 @@ fn prompt(body: &str, identity: &Identity) -> (&'static str, Value) {
         let (opened, expires) = (seconds("opened_at"), seconds("expires_at"));
         let timeout = opened.zip(expires).map(|(from, to)| to.since_ms(from) as f64 / 1_000.0);
         let seconds = |at: Option<Timestamp>| at.map(|at| at.0 as f64 / 1_000.0);
+        let [proposed] = members(prompt, ["suggestions"]).unwrap_or_default();
+        let proposed: Vec<String> =
+            proposed.and_then(|all| serde_json::from_str(all.get()).ok()).unwrap_or_default();
         let payload = json!({
             "clarify_id": text_of(prompt, "id"),
             "question": question,
-            "choices_offered": [],
+            "choices_offered": proposed,
             "session_id": identity.session_id.as_str(),
             "kind": "clarify",
             "requested_at": seconds(opened),

@@ -182,7 +182,13 @@ pub(super) async fn show(
     Reader(caller): Reader,
     Id(session): Id<SessionId>,
 ) -> Answer<JsonReply<Session>> {
-    shown(&server, &key(&caller.principal, session)).await.map(JsonReply)
+    let key = key(&caller.principal, session);
+    match server.engine().read().session_in_flight(&key).await? {
+        Some((view, picture)) => {
+            Ok(JsonReply(wire::session_in_flight(&server, view, picture).await?))
+        }
+        None => Err(super::absent(&server, &key).await?),
+    }
 }
 
 /// Changes a session

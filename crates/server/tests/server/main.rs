@@ -32,6 +32,7 @@ mod edges;
 mod events;
 mod fleet;
 mod histories;
+mod in_flight;
 mod inputs;
 mod later;
 mod limits;

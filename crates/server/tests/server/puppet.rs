@@ -1,7 +1,8 @@
 //! A model and a tool that do as the test says.
 //!
 //! The model does what the last thing said tells it to: `say TEXT`, `hold TEXT` (says it, then waits
-//! for [`Puppet::release`]), `many N` (N pieces), `tool` (calls the tool `touch`), `fail`.
+//! for [`Puppet::release`]), `silent TEXT` (waits first), `heap` (600 000 bytes and waits), `many N` (N pieces), `tool` (calls the tool
+//! `touch`), `think` (calls it, and then waits), `fail`.
 
 use std::sync::Arc;
 
@@ -52,13 +53,34 @@ impl Puppet {
                     .chain(futures::stream::iter([done()]))
                     .boxed()
             }
+            "heap" => {
+                let released = Arc::clone(&self.released);
+                let held = futures::stream::once(async move {
+                    released.acquire().await.unwrap().forget();
+                    Ok(ModelEvent::Text("end".to_owned()))
+                });
+                let heap = "big ".repeat(75_000);
+                futures::stream::iter([text("begin ".to_owned()), text(heap.clone()), text(heap)])
+                    .chain(held)
+                    .chain(futures::stream::iter([done()]))
+                    .boxed()
+            }
+            "silent" | "think" if verb == "silent" || results > 0 => {
+                let released = Arc::clone(&self.released);
+                let rest = rest.to_owned();
+                let held = futures::stream::once(async move {
+                    released.acquire().await.unwrap().forget();
+                    Ok(ModelEvent::Text(rest))
+                });
+                held.chain(futures::stream::iter([done()])).boxed()
+            }
             "many" => {
                 let count: usize = rest.parse().unwrap();
                 futures::stream::iter((0..count).map(move |n| text(format!("{n} "))))
                     .chain(futures::stream::iter([done()]))
                     .boxed()
             }
-            "tool" if results == 0 => futures::stream::iter([Ok(call())]).boxed(),
+            "tool" | "think" if results == 0 => futures::stream::iter([Ok(call())]).boxed(),
             "fail" => return Err(refusal()),
             "play" => play(rest, results),
             _ => futures::stream::iter([text(rest.to_owned()), done()]).boxed(),

@@ -16,7 +16,10 @@ pub(super) fn check(body: &Value) -> Vec<String> {
     check_tools(body, &mut broken);
     match body["messages"].as_array().map(Vec::as_slice) {
         None | Some([]) => broken.push("`messages` is missing or empty".to_owned()),
-        Some(messages) => Conversation { broken: &mut broken, ids: HashSet::new() }.check(messages),
+        Some(messages) => {
+            let goes_on = body["continue_final_message"] == Value::Bool(true);
+            Conversation { broken: &mut broken, ids: HashSet::new(), goes_on }.check(messages);
+        }
     }
     broken
 }
@@ -44,6 +47,8 @@ fn check_tools(body: &Value, broken: &mut Vec<String>) {
 struct Conversation<'a> {
     broken: &'a mut Vec<String>,
     ids: HashSet<String>,
+    /// The model is asked to go on writing its own last message.
+    goes_on: bool,
 }
 
 impl Conversation<'_> {
@@ -100,7 +105,9 @@ impl Conversation<'_> {
         let last = messages.len() - 1;
         if !open.is_empty() {
             self.say(last, &format!("the calls {} are not answered", open.join(", ")));
-        } else if before == "assistant" || before == "system" {
+        } else if self.goes_on && before != "assistant" {
+            self.say(last, "there is no last message of the model to go on with");
+        } else if before == "system" || (before == "assistant" && !self.goes_on) {
             self.say(last, "the conversation does not end with the user or a tool's result");
         }
     }

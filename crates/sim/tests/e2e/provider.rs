@@ -48,6 +48,59 @@ async fn a_killed_run_goes_on_with_the_same_request_id() {
     verify(&client, &["s"], vec![], vec![]).await;
 }
 
+/// P5: what broke off is continued in the middle of the message where the server can, and told to the
+/// model in the same turn where the server refuses it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_answer_goes_on_in_the_middle_of_its_message() {
+    for refuses in [false, true] {
+        let openai = OpenAi::start().await.unwrap();
+        let gate = Gate::new();
+        openai.push(Reply::new().pieces(["One, ", "two, "]).gate(&gate).text("never"));
+        if refuses {
+            openai.push(Reply::status(400));
+        }
+        openai.push(Reply::new().pieces(["three, ", "four."]));
+        let home = Home::new().unwrap();
+        let spec = run(&home, &openai, &["--session", "s", "--request-id", "r1", "count"])
+            .env("EVERTURN_PROVIDER_CONTINUE_PARTIAL", "auto,openai/test");
+        let mut process = spec.start().unwrap();
+        process.out.wait_for_text("One, two, ").await.unwrap();
+        process.kill();
+        let ended = spec.run().await.unwrap();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert!(ended.stdout.ends_with("three, four.\n"), "{ended:?}");
+
+        let requests = openai.requests();
+        let partial = json!({ "role": "assistant", "content": "One, two, " });
+        assert_eq!(requests[1].messages().last(), Some(&partial));
+        assert_eq!(requests[1].body["continue_final_message"], true);
+        assert_eq!(requests[1].body["add_generation_prompt"], false);
+        assert_eq!(requests.len(), if refuses { 3 } else { 2 });
+        if refuses {
+            assert!(requests[2].last_user_text().contains("cannot be continued in place"));
+            assert_eq!(requests[2].body.get("continue_final_message"), None);
+        }
+        assert_eq!(openai.violations(), Vec::<String>::new());
+
+        // The next turn sees one message, or two with the reason between them.
+        openai.push(Reply::new().text("Five."));
+        let next = run(&home, &openai, &["--session", "s", "more"]);
+        assert_eq!(next.run().await.unwrap().code, Some(0));
+        let last = openai.requests().pop().unwrap();
+        let said: Vec<_> = last
+            .messages()
+            .iter()
+            .filter(|message| message["role"] == "assistant")
+            .map(|message| text(message, "content").to_owned())
+            .collect();
+        match refuses {
+            false => assert_eq!(said, ["One, two, three, four."]),
+            true => assert_eq!(said, ["One, two, ", "three, four."]),
+        }
+        assert_eq!(openai.violations(), Vec::<String>::new());
+    }
+}
+
 /// P5, P7: the server that `run` uses is killed in mid-answer; `run` finds its place again at the next
 /// one, and what it prints has neither a gap nor a double.
 #[tokio::test(flavor = "multi_thread")]

@@ -927,3 +927,57 @@ pub(super) async fn a_late_end_never_beats_the_interruption(world: World) {
     assert_eq!(ends, 1);
     assert_eq!(world.run_row(&turn.run.id).await.state, RunState::Ended);
 }
+
+/// What a continuation says in the middle of the message that broke off is marked as more of it: when
+/// it ends a step, when it is cut off again, and when it says nothing.
+pub(super) async fn what_goes_on_in_the_middle_of_a_message_says_so(world: World) {
+    let key = key("s");
+    let turn = world.turn_of(&key, "r-1", "n1").await;
+    turn.write(vec![delta("one ")]).await;
+    interrupt(&world, &key, &turn).await;
+    let second = world.turn(&key, "n2").await;
+    let partial = world.transcript(&key).await[1].id;
+    // Only such a message, of a run that this one goes on from, and only where the step begins.
+    let resumed = |message_id| Record::TextResumed { message_id };
+    for wrong in [partial - 1, partial + 1, 99] {
+        assert!(matches!(second.refused(vec![resumed(wrong)]).await, Refusal::BadRecord(_)));
+    }
+    let late = vec![delta("x"), resumed(partial)];
+    assert!(matches!(second.refused(late).await, Refusal::BadRecord(_)));
+    second.write(vec![resumed(partial), delta("two ")]).await;
+    assert_eq!(world.names(&second.run).await, ["run.started", "text.resumed", "text.delta"]);
+    interrupt(&world, &key, &second).await;
+    let third = world.turn(&key, "n2").await;
+    let rows = world.transcript(&key).await;
+    let shape = |row: &Message| (row.kind, row.recovered, row.content.plain());
+    assert_eq!(shape(&rows[4]), (MessageKind::Resumed, true, "two ".to_owned()));
+
+    let partial = rows[4].id;
+    third.write(vec![resumed(partial)]).await;
+    third.write(vec![delta("three"), step("three", vec![call("c1", Effect::Read)])]).await;
+    third.write(vec![started("c1"), finished("c1", CallState::Succeeded, "found")]).await;
+    // What it says next is a message of its own.
+    third.write(vec![delta("four"), completed("four")]).await;
+    let rows = world.transcript(&key).await;
+    let said: Vec<_> = rows.iter().filter(|row| row.role == Role::Assistant).map(shape).collect();
+    let expected = [
+        (MessageKind::Message, true, "one ".to_owned()),
+        (MessageKind::Resumed, true, "two ".to_owned()),
+        (MessageKind::Resumed, false, "three".to_owned()),
+        (MessageKind::Message, false, "four".to_owned()),
+    ];
+    assert_eq!(said, expected);
+
+    let turn = world.turn_of(&key, "r-2", "n1").await;
+    turn.write(vec![delta("whole")]).await;
+    interrupt(&world, &key, &turn).await;
+    let silent = world.turn(&key, "n2").await;
+    let partial = world.transcript(&key).await.iter().rfind(|row| row.recovered).unwrap().id;
+    silent.write(vec![resumed(partial)]).await;
+    silent.write(vec![completed("")]).await;
+    let rows = world.transcript(&key).await;
+    assert_eq!(shape(rows.last().unwrap()), (MessageKind::Resumed, false, String::new()));
+    // Nobody goes on in the middle of anything who goes on from nothing.
+    let turn = world.turn_of(&key, "r-3", "n1").await;
+    assert!(matches!(turn.refused(vec![resumed(partial)]).await, Refusal::BadRecord(_)));
+}

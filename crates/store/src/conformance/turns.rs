@@ -354,3 +354,62 @@ pub(super) async fn a_repeated_write_is_known_again(world: World) {
     let ends = world.names(&turn.run).await.into_iter().filter(|name| name == "run.completed");
     assert_eq!(ends.count(), 1);
 }
+
+/// The picture of a turn under way, from its claim to its end.
+pub(super) async fn a_turn_under_way_is_seen_as_it_is(world: World) {
+    let key = key("s");
+    assert!(world.store.session_in_flight(&key).await.unwrap().is_none());
+    let turn = world.turn_of(&key, "r-1", "n1").await;
+    let see = async || {
+        let (view, seen) = world.store.session_in_flight(&key).await.unwrap().unwrap();
+        assert_eq!(view.running.is_some(), seen.is_some());
+        seen
+    };
+    let begun = see().await.unwrap();
+    assert_eq!((begun.seq, begun.text.as_str(), begun.truncated), (1, "", false));
+    assert_eq!(begun.inputs, turn.inputs);
+    assert!(begun.calls.is_empty() && begun.prompts.is_empty() && begun.outputs.is_empty());
+
+    turn.write(vec![Record::ReasoningDelta("hm".to_owned()), delta("a\0"), delta("b")]).await;
+    let amid = see().await.unwrap();
+    assert_eq!((amid.seq, amid.text.as_str(), amid.reasoning.as_str()), (4, "a\0b", "hm"));
+    let calls = vec![call("c1", Effect::Read), call("c2", Effect::Write)];
+    let written = turn.write(vec![step("a\0b", calls)]).await;
+    let stepped = see().await.unwrap();
+    assert_eq!((stepped.seq, stepped.text.as_str()), (written.last_seq, ""));
+    let states: Vec<CallState> = stepped.calls.iter().map(|call| call.state).collect();
+    assert_eq!(states, [CallState::Intended, CallState::Intended]);
+
+    turn.write(vec![started("c1")]).await;
+    let output = |text: &str| Record::CallOutput {
+        call_id: CallId::new("c1").unwrap(),
+        text: text.to_owned(),
+    };
+    let written = turn.write(vec![output("x"), output("y")]).await;
+    let ran = see().await.unwrap();
+    assert_eq!(ran.seq, written.last_seq);
+    assert_eq!(ran.calls[0].state, CallState::Running);
+    assert_eq!(ran.outputs.get(&CallId::new("c1").unwrap()).map(String::as_str), Some("xy"));
+
+    turn.write(vec![finished("c1", CallState::Succeeded, "found")]).await;
+    let prompt = super::prompts::clarification(&world, &turn);
+    let written = turn.write(vec![Record::PromptOpened(prompt.clone())]).await;
+    let asks = see().await.unwrap();
+    assert_eq!(asks.seq, written.last_seq);
+    assert_eq!((asks.prompts, asks.calls[0].result.clone()), (vec![(prompt, None)], None));
+    assert!(asks.outputs.is_empty(), "the result is a row");
+
+    // More than a picture holds is left to the events behind its seq.
+    let long = "x".repeat(everturn_core::limits::IN_FLIGHT_BYTES_MAX);
+    turn.write(vec![Record::CallFinished {
+        call_id: CallId::new("c2").unwrap(),
+        state: CallState::NotRun,
+        result: "not".to_owned(),
+    }])
+    .await;
+    let written = turn.write(vec![delta("y"), delta(&long)]).await;
+    let cut = see().await.unwrap();
+    assert_eq!((cut.text.as_str(), cut.truncated, cut.seq), ("y", true, written.last_seq - 1));
+    turn.write(vec![completed(&format!("y{long}"))]).await;
+    assert!(see().await.is_none());
+}

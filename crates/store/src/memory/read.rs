@@ -9,6 +9,7 @@ use everturn_core::{
 
 use super::{MemoryStore, Rows};
 use crate::error::StorageError;
+use crate::in_flight::{self, InFlight};
 use crate::read::{Counts, MessageWindow, Read, SessionFilter, SessionView, StoredEvent, Work};
 use crate::rows::{Gap, Node, Token, Tombstone};
 use crate::search::Needle;
@@ -84,11 +85,53 @@ impl Rows {
     }
 }
 
+/// The rows for the picture of a turn.
+struct Of<'a>(&'a Rows);
+
+impl in_flight::Rows for Of<'_> {
+    fn input(&mut self, id: &InputId) -> Result<Option<Input>> {
+        Ok(self.0.input(id).cloned())
+    }
+
+    fn events(&mut self, run: &Run, after: u64, limit: u32) -> Result<Vec<StoredEvent>> {
+        let events = self.0.run_events(run, after).take(limit as usize);
+        Ok(events.cloned().map(StoredEvent::Good).collect())
+    }
+
+    fn calls(&mut self, run: &Run) -> Result<Vec<ToolCall>> {
+        Ok(self.0.run_calls(&run.id))
+    }
+
+    fn open_prompts(&mut self, run: &Run) -> Result<Vec<(Prompt, Option<ToolCall>)>> {
+        let mut open: Vec<&Prompt> = self
+            .0
+            .prompts
+            .values()
+            .filter(|prompt| prompt.run_id == run.id && prompt.state == PromptState::Open)
+            .collect();
+        open.sort_by(|a, b| (a.opened_at, &a.id).cmp(&(b.opened_at, &b.id)));
+        Ok(open.into_iter().map(|prompt| self.0.with_call(prompt)).collect())
+    }
+}
+
 #[async_trait]
 impl Read for MemoryStore {
     async fn session(&self, key: &SessionKey) -> Result<Option<SessionView>> {
         let rows = self.rows()?;
         Ok(rows.sessions.get(key).map(|session| rows.view(session)))
+    }
+
+    async fn session_in_flight(
+        &self,
+        key: &SessionKey,
+    ) -> Result<Option<(SessionView, Option<InFlight>)>> {
+        let rows = self.rows()?;
+        let Some(view) = rows.sessions.get(key).map(|session| rows.view(session)) else {
+            return Ok(None);
+        };
+        let mut of = Of(&rows);
+        let picture = view.running.as_ref().map(|run| InFlight::read(&mut of, run)).transpose()?;
+        Ok(Some((view, picture)))
     }
 
     async fn tombstone(&self, key: &SessionKey) -> Result<Option<Tombstone>> {

@@ -13,7 +13,7 @@ use super::admit::{QUEUE_STEP, announce};
 use super::journal::Journal;
 use super::late::rewrite_marker;
 use super::session_now;
-use super::write::{add_message, close_inputs, close_run, seal};
+use super::write::{add_message, close_inputs, close_run, said_kind, seal};
 use crate::error::{OpError, Refusal, StorageError};
 use crate::op::{CloseUndecided, Interrupt, Interrupted, Reconsider, Signal};
 use crate::read::StoredEvent;
@@ -348,19 +348,11 @@ fn recover_text(
         return Ok(false);
     }
     let content = if text.is_empty() { Content::default() } else { Content::text(text) };
-    add_message(
-        tx,
-        journal,
-        session,
-        run,
-        Role::Assistant,
-        MessageKind::Message,
-        content,
-        |message| {
-            message.recovered = true;
-            message.reasoning = (!reasoning.is_empty()).then_some(reasoning);
-        },
-    )?;
+    let kind = said_kind(tx, run)?;
+    add_message(tx, journal, session, run, Role::Assistant, kind, content, |message| {
+        message.recovered = true;
+        message.reasoning = (!reasoning.is_empty()).then_some(reasoning);
+    })?;
     Ok(true)
 }
 

@@ -13,6 +13,7 @@ use super::admit::{decided_inputs, settle_input};
 use super::journal::Journal;
 use crate::error::{OpError, Refusal, StorageError};
 use crate::op::{Fence, Signal, Write, Written};
+use crate::read::StoredEvent;
 use crate::tx::Tx;
 
 pub(super) fn write(
@@ -93,6 +94,7 @@ impl Turn<'_, '_, '_> {
     /// Applies one record; `true` when the run has ended or was let go.
     fn apply(&mut self, record: Record) -> Result<bool, OpError> {
         match record {
+            Record::TextResumed { message_id } => self.resume(message_id)?,
             Record::TextDelta(text) => self.emit(&Event::TextDelta(text))?,
             Record::ReasoningDelta(text) => self.emit(&Event::ReasoningDelta(text))?,
             Record::Step { text, reasoning, calls, usage } => {
@@ -133,6 +135,24 @@ impl Turn<'_, '_, '_> {
 
     fn emit(&mut self, event: &Event<everturn_api::session::Session>) -> Result<(), StorageError> {
         self.journal.emit_run(self.tx, self.session, self.run, event)
+    }
+
+    /// The model goes on writing a message that an interruption cut off.
+    fn resume(&mut self, message_id: u64) -> Result<(), OpError> {
+        if self.run.last_seq != self.run.step_seq {
+            return Err(Refusal::BadRecord("a message is resumed where its step begins").into());
+        }
+        let message = self.tx.message(&self.session.key(), message_id)?;
+        let fits = match message {
+            Some(Message { role: Role::Assistant, recovered: true, run_id: Some(of), .. }) => {
+                self.in_chain(&of)?
+            }
+            _ => false,
+        };
+        if !fits {
+            return Err(Refusal::BadRecord("it goes on from no such message").into());
+        }
+        Ok(self.emit(&Event::TextResumed { message_id })?)
     }
 
     /// A model request ended: its text becomes a message, each call gets its intent record.
@@ -199,12 +219,12 @@ impl Turn<'_, '_, '_> {
             self.tx.put_call(call)?;
         }
         let content = if text.is_empty() { Content::default() } else { Content::text(text) };
-        let message =
-            self.add_message(Role::Assistant, MessageKind::Message, content, |message| {
-                message.reasoning = reasoning;
-                message.tool_calls = tool_calls;
-                message.recovered = recovered;
-            })?;
+        let kind = said_kind(self.tx, self.run)?;
+        let message = self.add_message(Role::Assistant, kind, content, |message| {
+            message.reasoning = reasoning;
+            message.tool_calls = tool_calls;
+            message.recovered = recovered;
+        })?;
         Ok(Some(message))
     }
 
@@ -370,12 +390,10 @@ impl Turn<'_, '_, '_> {
                 // answer has an id.
                 let message = match self.add_assistant(text, reasoning, Vec::new(), false)? {
                     Some(message) => message,
-                    None => self.add_message(
-                        Role::Assistant,
-                        MessageKind::Message,
-                        Content::default(),
-                        |_| {},
-                    )?,
+                    None => {
+                        let kind = said_kind(self.tx, self.run)?;
+                        self.add_message(Role::Assistant, kind, Content::default(), |_| {})?
+                    }
                 };
                 (TerminalState::Completed, Event::RunCompleted { message_id: message.id })
             }
@@ -432,6 +450,20 @@ impl Turn<'_, '_, '_> {
         close_run(self.tx, self.journal, self.session, self.run, TerminalState::Failed)?;
         Ok(())
     }
+}
+
+/// The kind of row that the text of the step under way becomes: one of its own, or more of the
+/// message that its first event names.
+pub(super) fn said_kind(tx: &mut dyn Tx, run: &Run) -> Result<MessageKind, StorageError> {
+    if run.continues.is_none() {
+        return Ok(MessageKind::Message);
+    }
+    let resumed = Event::<()>::TextResumed { message_id: 0 }.name();
+    let first = tx.run_events(run, run.step_seq, 1)?;
+    Ok(match first.first() {
+        Some(StoredEvent::Good(row)) if row.head.name == resumed => MessageKind::Resumed,
+        _ => MessageKind::Message,
+    })
 }
 
 /// Appends a row to the transcript.

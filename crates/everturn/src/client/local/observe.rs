@@ -44,6 +44,7 @@ pub(super) async fn session(
         evidence: Some(evidence),
         reason: None,
         pending: false,
+        in_flight: None,
     });
     Ok(())
 }

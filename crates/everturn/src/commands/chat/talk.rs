@@ -68,17 +68,21 @@ impl Chat<'_> {
 
     async fn line(&mut self, line: &str) -> Result<Next> {
         if let Some(prompt) = self.prompt.clone().filter(|_| self.can_ask) {
-            let (choice, text) = if prompt.kind == "approval" {
-                (render::choice(line), None)
-            } else {
-                (None, Some(line))
-            };
-            if choice.is_some() || (text.is_some() && !line.trim().is_empty()) {
-                self.answer(&prompt, choice, text).await?;
-                return Ok(Next::On);
-            }
             if line.trim().is_empty() {
                 self.ask();
+                return Ok(Next::On);
+            }
+            let (choice, text) = match prompt.kind.as_str() {
+                "approval" => (render::choice(line), None),
+                // A command stays one: the turn that asks can be stopped.
+                _ => match line.strip_prefix('/') {
+                    Some(rest) if !rest.starts_with('/') => (None, None),
+                    Some(rest) => (None, Some(rest)),
+                    None => (None, Some(render::said(&prompt, line))),
+                },
+            };
+            if choice.is_some() || text.is_some() {
+                self.answer(&prompt, choice, text).await?;
                 return Ok(Next::On);
             }
         }
@@ -226,16 +230,17 @@ impl Chat<'_> {
             self.talk(&line);
             return self.answer(&prompt, Some("deny"), None).await;
         }
-        self.talk("the model asks something and nobody can be asked here");
-        Ok(())
+        let question = render::question(&prompt);
+        self.talk(&format!("the model asks, and nobody can be asked here: {question}"));
+        self.answer(&prompt, None, Some(render::NOBODY)).await
     }
 
     fn ask(&mut self) {
         let Some(prompt) = self.prompt.clone() else { return };
         let question = self.screen.paint().strong(&render::question(&prompt));
         self.talk(&format!("? {question}"));
-        if prompt.kind == "approval" {
-            self.talk(&format!("  {}", render::ANSWERS));
+        for line in render::answers(&prompt) {
+            self.talk(&line);
         }
     }
 
