@@ -255,7 +255,7 @@ pub fn marker(evidence: &Evidence, cause: Cause, output: Output, parked: Option<
     let mut text = evidence.sentence(cause);
     text.push_str(match output {
         Output::Recovered => " What it had said until then was recovered and stands above.",
-        Output::Nothing => " No output of the step under way was recorded.",
+        Output::Nothing => " No answer was being written.",
         Output::Pending => {
             " More than is recorded may have been said; it is added above if it still arrives."
         }
