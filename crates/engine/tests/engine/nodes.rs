@@ -135,7 +135,8 @@ async fn a_renewal_notices_every_turn_that_was_taken_over() {
     let mut watch = None;
     let first = open(home.path(), |config: &mut Config| {
         config.lease = std::time::Duration::from_millis(300);
-        config.renew = std::time::Duration::from_secs(2);
+        // Later than the other one's look for leases that ran out (2 s).
+        config.renew = std::time::Duration::from_secs(6);
         watch = Some(tool(&mut config.tools, "work", Effect::Read, true));
     })
     .await;
