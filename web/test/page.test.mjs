@@ -406,6 +406,27 @@ test("an interrupted turn that waits for a person can be continued or left", asy
   assert.equal(spaceless(await answers(page)), spaceless([WORDS]));
 });
 
+test("what an interrupted turn was asked can be edited and sent again", async () => {
+  const page = await open();
+  await say(page, "a slow one");
+  await streaming(page, 100);
+  server.interrupt(theSession(page), { continues: false });
+  await page.waitForSelector(".card.interrupted");
+  await page.click("text=Edit and send again");
+  assert.equal(await page.inputValue("#composer-field"), "a slow one");
+  assert.equal(await page.evaluate(() => document.activeElement.id), "composer-field");
+  // Nothing is decided yet: the card stays, and the draft outlives a reload.
+  assert.equal((await page.$$(".card.interrupted")).length, 1);
+  await page.reload();
+  await page.waitForSelector(".card.interrupted");
+  assert.equal(await page.inputValue("#composer-field"), "a slow one");
+  await page.fill("#composer-field", "show the files");
+  await page.press("#composer-field", "Enter");
+  await page.waitForSelector(".card.interrupted", { state: "detached" });
+  await page.waitForFunction(() => [...document.querySelectorAll(".text, .prose")].length > 0);
+  assert.deepEqual(await mine(page), ["a slow one", "show the files"]);
+});
+
 test("a failed turn shows its error and what to do, also after a reload", async () => {
   const page = await open();
   await say(page, "fail");

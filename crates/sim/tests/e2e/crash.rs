@@ -242,9 +242,47 @@ async fn a_command_that_kills_its_server_is_bounded_and_then_parked() {
     assert_eq!(client.outcome(&first.input_id).await.unwrap()["outcome"], "interrupted");
     assert_eq!(client.outcome(&second.input_id).await.unwrap()["outcome"], "completed");
     assert_eq!(count_lines(&effects), 3, "once, and once for each continuation");
-    let runs = client.get("/v1/sessions/s/runs").await.unwrap().expect(200).unwrap();
+    let runs = client.get("/v1/sessions/s/turns").await.unwrap().expect(200).unwrap();
     let parked: Vec<&str> =
         runs["data"].as_array().unwrap().iter().filter_map(|run| run["parked"].as_str()).collect();
     assert_eq!(parked, ["exhausted"]);
     verify_with(&client, &["s"], vec![first, second], Vec::new(), |_| {}).await;
+}
+
+/// A person edits what an interrupted turn was asked and has it sent again, in one step and once; bad
+/// texts are refused and decide nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_request_is_edited_and_sent_again_once() {
+    let home = Home::new().unwrap();
+    let spec = home
+        .serve(&home.script(SLOW).unwrap())
+        .unwrap()
+        .env("EVERTURN_RECOVERY_AUTO_CONTINUE", "off");
+    let mut server = spec.start().await.unwrap();
+    let client = home.client().unwrap();
+    let follower = Follower::feed(&client, "s");
+    let first = client.say("s", "r1", "count").await.unwrap();
+    follower.wait_for_event("text.delta", 1).await.unwrap();
+    server.restart().await.unwrap();
+    follower.wait_for_event("run.interrupted", 1).await.unwrap();
+    assert_eq!(client.outcome(&first.input_id).await.unwrap()["outcome"], "interrupted");
+    let session = client.session("s").await.unwrap();
+    assert_eq!(session["interrupted"]["reason"], "disabled");
+    let resend =
+        |text: &str| serde_json::json!({ "generation": 1, "decision": "resend", "text": text });
+    let resolve = "/v1/sessions/s/resolve";
+    let refused = client.post(resolve, &resend(" ")).await.unwrap();
+    assert_eq!(refused.problem(400).unwrap(), "empty_input");
+    let refused = client.post(resolve, &resend(&"x".repeat((1 << 20) + 1))).await.unwrap();
+    assert_eq!(refused.problem(413).unwrap(), "text_too_large");
+    assert_eq!(client.session("s").await.unwrap()["state"], "interrupted");
+    client.post(resolve, &resend("count again")).await.unwrap().expect(200).unwrap();
+    follower.wait_for_event("run.completed", 1).await.unwrap();
+    let again = client.post(resolve, &resend("and again")).await.unwrap();
+    assert_eq!(again.problem(409).unwrap(), "superseded");
+    let asked = client.texts("s", "user", "message").await.unwrap();
+    assert_eq!(asked, ["count", "count again"]);
+    let runs = client.get("/v1/sessions/s/turns").await.unwrap().expect(200).unwrap();
+    assert_eq!(runs["data"][1]["parked"], "resent");
+    verify_with(&client, &["s"], vec![first], vec![seen(follower)], |_| {}).await;
 }
