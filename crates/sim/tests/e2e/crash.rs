@@ -110,7 +110,7 @@ async fn a_turn_killed_in_mid_answer_is_continued_once() {
     );
     assert!(text(&messages[1], "text").starts_with(&visible.text()));
     let marker = text(&messages[2], "text");
-    assert!(marker.starts_with(&evidence) && marker.ends_with("stands above."), "{marker}");
+    assert!(marker.starts_with(evidence) && marker.ends_with("stands above."), "{marker}");
     let session = client.session("s").await.unwrap();
     assert_eq!((&session["state"], &session["interrupted"]), (&"idle".into(), &().into()));
     let continued = client.run(&runs(&record)[1]).await.unwrap();
