@@ -64,6 +64,10 @@ pub const LATE_RECORDS_MAX: usize = 10_000;
 pub const LATE_BYTES_MAX: usize = 4 << 20;
 /// Seconds that a phase of a turn may go without progress, unless set otherwise.
 pub const WATCHDOG_S: u64 = 600;
+/// Seconds after which a continuation that failed before it had done anything may be tried again.
+pub const UNPREPARED_PAUSE_S: u64 = 60;
+/// Continuations of one turn after which no further one of that kind is tried by itself.
+pub const UNPREPARED_MAX: u32 = 10;
 /// Seconds that an interrupted turn waits for a person's decision.
 pub const DECISION_S: u64 = 86_400;
 /// Seconds that a question of the model waits for a person's answer, unless a policy says otherwise.

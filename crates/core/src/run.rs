@@ -125,6 +125,10 @@ impl Evidence {
             (Cause::LeaseLost, None) => {
                 "the process that ran it had to let go of it before it was finished".to_owned()
             }
+            (Cause::Unknown, _) if self.holder_gone == Some(false) => {
+                "the process that ran it stopped renewing its lease, although it still exists"
+                    .to_owned()
+            }
             (Cause::Unknown, _) => {
                 "the process that ran it stopped renewing its lease; whether it still exists is not known"
                     .to_owned()

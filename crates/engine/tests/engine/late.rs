@@ -173,7 +173,7 @@ async fn left(home: &Path, set: impl FnOnce(&mut Config)) {
 }
 
 /// Counterpart of `test_failed_agent_build_leaves_marker_for_retry`: the continuation fails visibly,
-/// spends no attempt, and is tried again when somebody looks.
+/// spends no attempt, and is tried again later.
 #[tokio::test]
 async fn a_continuation_that_cannot_begin_is_tried_again() {
     let home = tempfile::tempdir().unwrap();
@@ -194,9 +194,12 @@ async fn a_continuation_that_cannot_begin_is_tried_again() {
     let interrupted = view.interrupted.unwrap();
     assert_eq!(interrupted.parked, Some(Parked::Unprepared));
     assert_eq!(failed.continues.as_ref(), Some(&interrupted.id));
-    // Somebody opens the conversation: the key is there now.
-    let mut viewer = node.engine.session_stream(&key("s"), Some(0), true).await.unwrap();
-    event(&mut viewer, "run.completed").await;
+    node.engine.close().await;
+    // The key is there when the server starts again, a little later.
+    let later: Arc<dyn Clock> = Arc::new(Shifted(SystemClock::new().unwrap(), 61_000));
+    let node = open_with(home.path(), later, |_| {}).await;
+    let mut feed = node.feed("s", Some(0)).await;
+    event(&mut feed, "run.completed").await;
     let run = node.last_run("s").await;
     assert_eq!((run.attempt, run.continues), (1, Some(interrupted.id)));
     node.engine.close().await;

@@ -256,7 +256,8 @@ pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The real environment.
 pub(crate) fn process_env(name: &str) -> Option<String> {
-    std::env::var(name).ok()
+    // What is no UTF-8 is not passed over: it is no valid value of any setting either.
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 impl Settings {

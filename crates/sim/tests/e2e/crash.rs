@@ -221,9 +221,14 @@ async fn a_command_that_kills_its_server_is_bounded_and_then_parked() {
         "echo killed >> effects; kill -9 $(sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p' '{}'); sleep 60",
         record.display()
     );
-    let script = format!(
-        "[[rule]]\ncontains = 'kill yourself'\nround = 0\nreply = [{{ text = 'I will. ' }}, {{ call = 'shell', arguments = {{ command = {kill:?} }} }}]\n[[rule]]\nreply = [{{ text = 'Hello.' }}]\n"
-    );
+    // Whatever was called before, it calls that again.
+    let mut script = String::new();
+    for round in 0..4 {
+        script.push_str(&format!(
+            "[[rule]]\ncontains = 'kill yourself'\nround = {round}\nreply = [{{ text = 'I will. ' }}, {{ call = 'shell', arguments = {{ command = {kill:?} }} }}]\n"
+        ));
+    }
+    script.push_str("[[rule]]\nreply = [{ text = 'Hello.' }]\n");
     let spec = home
         .serve(&home.script(&script).unwrap())
         .unwrap()

@@ -713,7 +713,7 @@ pub(super) async fn a_continuation_that_cannot_begin_spends_no_attempt(world: Wo
         "not a continuation"
     );
     assert_eq!(interrupt(&world, &key, &turn).await, Decision::Continue { attempt: 1 });
-    for _ in 0..3 {
+    for tried in 1..=10 {
         let again = world.turn(&key, "n2").await;
         assert_eq!((again.run.attempt, again.run.continues.as_ref()), (1, Some(&interrupted)));
         again.write(unprepared()).await;
@@ -736,8 +736,28 @@ pub(super) async fn a_continuation_that_cannot_begin_spends_no_attempt(world: Wo
             loop_broken: false,
             viewed: false,
         };
+        // However often somebody looks, it is tried once a minute.
+        world.clock.pass_ms(59_999);
+        let before = world.dump(&key).await;
+        for _ in 0..3 {
+            assert_eq!(world.ok(op.clone()).await.decision, None);
+        }
+        assert_eq!(before, world.dump(&key).await);
+        world.clock.pass_ms(1);
         let decision = world.ok(op).await.decision;
-        assert_eq!(decision, Some(Decision::Continue { attempt: 1 }), "no attempt is spent");
+        let marker = world.transcript(&key).await.into_iter().nth(1).unwrap().content.plain();
+        if tried < 10 {
+            let goes_on = Decision::Continue { attempt: 1 };
+            assert_eq!(decision, Some(goes_on), "no attempt is spent");
+            assert!(!marker.contains("by itself"), "{marker}");
+        } else {
+            // Nor without end; a person still may.
+            assert_eq!(decision, Some(Decision::Park(Parked::Exhausted)));
+            assert!(marker.ends_with(&format!("{}.", Parked::Exhausted.reason())), "{marker}");
+            let decision = crate::op::Decision::Continue;
+            let generation = turn.run.generation;
+            world.ok(Decide { key: key.clone(), generation, decision }).await;
+        }
     }
     // One that has begun fails like any other turn.
     let again = world.turn(&key, "n2").await;

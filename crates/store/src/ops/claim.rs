@@ -11,6 +11,7 @@ use everturn_crash::Point;
 use super::admit::decided_inputs;
 use super::interrupt::continuation_text;
 use super::journal::Journal;
+use super::late::park;
 use super::{existing, running};
 use crate::error::{OpError, StorageError};
 use crate::op::{Claim, Claimed, ClaimedTurn, Claimer, Fence};
@@ -143,8 +144,7 @@ fn begin(
         && let Some(mut left) = tx.run(&id)?
     {
         // The matter is closed, and that is said of it.
-        left.parked = Some(Parked::Superseded);
-        tx.put_run(&left)?;
+        park(tx, journal, &mut session, &mut left, Some(Parked::Superseded))?;
     }
     session.updated_at = journal.now();
     let before = match inputs.first().and_then(|input| input.continues.as_ref()) {

@@ -9,6 +9,7 @@ use everturn_core::{
 use super::admit::{QUEUE_STEP, announce, withdraw};
 use super::interrupt::{admit_continuation, original_text};
 use super::journal::Journal;
+use super::late::park;
 use super::{existing, running};
 use crate::error::{OpError, Refusal};
 use crate::op::{CancelInput, Decide, Decided, Decision, Signal, Stop};
@@ -34,8 +35,7 @@ pub(super) fn cancel(
         if let Some(id) = &input.continues
             && let Some(mut run) = tx.run(id)?
         {
-            run.parked = Some(Parked::Withdrawn);
-            tx.put_run(&run)?;
+            park(tx, journal, &mut session, &mut run, Some(Parked::Withdrawn))?;
         }
         session.interrupted.clone_from(&input.continues);
         journal.emit_session(tx, &mut session)?;
@@ -109,20 +109,17 @@ pub(super) fn decide(
             session.end_reason = None;
             // A person's word: the count of automatic attempts begins anew, and the outcome is the
             // continuation's own (the interrupted input has had its one outcome).
-            run.parked = None;
-            tx.put_run(&run)?;
+            park(tx, journal, &mut session, &mut run, None)?;
             Some(admit_continuation(tx, journal, &mut session, &run, 0, None)?)
         }
         Decision::Discard => {
-            run.parked = Some(Parked::Discarded);
-            tx.put_run(&run)?;
+            park(tx, journal, &mut session, &mut run, Some(Parked::Discarded))?;
             None
         }
         Decision::Resend(text) => {
             session.ended_at = None;
             session.end_reason = None;
-            run.parked = Some(Parked::Resent);
-            tx.put_run(&run)?;
+            park(tx, journal, &mut session, &mut run, Some(Parked::Resent))?;
             let text = match text {
                 Some(text) => text.clone(),
                 None => original_text(tx, &run)?,

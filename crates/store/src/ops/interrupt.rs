@@ -11,7 +11,7 @@ use everturn_core::{
 
 use super::admit::{QUEUE_STEP, announce};
 use super::journal::Journal;
-use super::late::rewrite_marker;
+use super::late::park;
 use super::session_now;
 use super::write::{add_message, close_inputs, close_run, said_kind, seal};
 use crate::error::{OpError, Refusal, StorageError};
@@ -145,6 +145,20 @@ pub(super) fn reconsider(
     if queued.iter().any(said_since) {
         return Ok(nothing);
     }
+    // One that failed before it had done anything is not tried at every look, nor without end.
+    if run.parked == Some(Parked::Unprepared) {
+        let (tried, last) = continuations(tx, &op.key, &run)?;
+        let ended_at = last.and_then(|input| input.ended_at).unwrap_or(journal.now());
+        if journal.now().since_ms(ended_at) < limits::UNPREPARED_PAUSE_S * 1_000 {
+            return Ok(nothing);
+        }
+        if tried >= limits::UNPREPARED_MAX {
+            park(tx, journal, &mut session, &mut run, Some(Parked::Exhausted))?;
+            journal.emit_session(tx, &mut session)?;
+            tx.put_session(&session)?;
+            return Ok(Interrupted { decision: Some(Decision::Park(Parked::Exhausted)) });
+        }
+    }
     // The interruption itself is the run's last event: what counts is the one before it.
     let last_event_at = run.evidence.as_ref().map_or(run.last_event_at, |seen| seen.last_event_at);
     let decision = recovery::decide(&Facts {
@@ -164,21 +178,16 @@ pub(super) fn reconsider(
     });
     match decision {
         Decision::Continue { attempt } => {
-            run.parked = None;
-            tx.put_run(&run)?;
             session.interrupted = None;
             session.revision += 1;
             session.updated_at = journal.now();
+            park(tx, journal, &mut session, &mut run, None)?;
             admit_continuation(tx, journal, &mut session, &run, attempt, None)?;
         }
         // What people are told stays true. (Another reason that may pass is no news: it depends on
         // who asks.)
         Decision::Park(parked) if !parked.may_pass() => {
-            run.parked = Some(parked);
-            tx.put_run(&run)?;
-            tx.put_session(&session)?;
-            let output = known_output(tx, &run)?;
-            rewrite_marker(tx, journal, &mut session, &run, output)?;
+            park(tx, journal, &mut session, &mut run, Some(parked))?;
         }
         Decision::Park(_) | Decision::Cancel => {
             return Ok(Interrupted { decision: Some(decision) });
@@ -205,8 +214,7 @@ pub(super) fn close_undecided(
     if waited_ms <= limits::DECISION_S * 1_000 {
         return Ok(false);
     }
-    run.parked = Some(Parked::Undecided);
-    tx.put_run(&run)?;
+    park(tx, journal, &mut session, &mut run, Some(Parked::Undecided))?;
     session.interrupted = None;
     session.revision += 1;
     let hours = limits::DECISION_S / 3_600;
@@ -229,6 +237,31 @@ pub(super) fn close_undecided(
     Ok(true)
 }
 
+/// How many continuations of a run there were, and the last one.
+fn continuations(
+    tx: &mut dyn Tx,
+    key: &SessionKey,
+    run: &Run,
+) -> Result<(u32, Option<Input>), OpError> {
+    let mut last = None;
+    for number in 1..=CONTINUATIONS_MAX {
+        match tx.input_by_identity(key, &continuation_name(run, number)?)? {
+            Some(input) => last = Some(input),
+            None => return Ok((number - 1, last)),
+        }
+    }
+    Ok((CONTINUATIONS_MAX, last))
+}
+
+fn continuation_name(run: &Run, number: u32) -> Result<RequestId, OpError> {
+    let name = match number {
+        1 => format!("continue:{}", run.id),
+        _ => format!("continue:{}:{number}", run.id),
+    };
+    let name = RequestId::new(name);
+    name.map_err(|_| Refusal::BadRecord("a run id is too long for a request id").into())
+}
+
 /// Continuations that led to a run because an executor died: what the budget counts.
 fn spent(tx: &mut dyn Tx, run: &Run) -> Result<u32, StorageError> {
     let mut spent = 0;
@@ -248,28 +281,6 @@ fn spent(tx: &mut dyn Tx, run: &Run) -> Result<u32, StorageError> {
 /// Whether tools that work in `workspace` work where those of the run did.
 fn is_at_home(run: &Run, workspace: &str) -> bool {
     run.workspace.is_empty() || run.workspace == workspace
-}
-
-/// What became of an interrupted run's unfinished output, as its rows tell.
-fn known_output(tx: &mut dyn Tx, run: &Run) -> Result<Output, StorageError> {
-    if run.late.is_some() {
-        return Ok(Output::Pending);
-    }
-    let key = run.session_key();
-    let marker = match run.marker_id {
-        Some(id) => tx.message(&key, id)?,
-        None => None,
-    };
-    let Some(marker) = marker else { return Ok(Output::Nothing) };
-    let above = tx.message_above(&key, &marker.position)?;
-    let recovered = above.is_some_and(|row| row.recovered && row.run_id.as_ref() == Some(&run.id));
-    // Nothing was pending, or it came: where something had not come, its cause says so.
-    let lost = run.cause.is_some_and(recovery::may_be_late) && !recovered;
-    Ok(match (recovered, lost) {
-        (true, _) => Output::Recovered,
-        (false, true) => Output::Lost,
-        (false, false) => Output::Nothing,
-    })
 }
 
 /// The rows, if the run is still as the caller saw it and may be resolved by it.
@@ -438,13 +449,7 @@ fn continuation_identity(
     run: &Run,
 ) -> Result<RequestId, OpError> {
     for number in 1..=CONTINUATIONS_MAX {
-        let name = if number == 1 {
-            format!("continue:{}", run.id)
-        } else {
-            format!("continue:{}:{number}", run.id)
-        };
-        let request_id = RequestId::new(name)
-            .map_err(|_| Refusal::BadRecord("a run id is too long for a request id"))?;
+        let request_id = continuation_name(run, number)?;
         if tx.input_by_identity(key, &request_id)?.is_none() {
             return Ok(request_id);
         }

@@ -3,7 +3,7 @@
 
 use everturn_core::late::{self, Arrived, LateRecord, Look};
 use everturn_core::message::{appended_position, position_behind};
-use everturn_core::recovery::{self, Output};
+use everturn_core::recovery::{self, Output, Parked};
 use everturn_core::{
     CallState, Cause, Content, Event, Message, MessageKind, Role, Run, RunState, Session, ToolCall,
     limits,
@@ -122,8 +122,49 @@ pub(super) fn look(
     Ok(Some(look))
 }
 
+/// Sets why an interrupted run is not continued, or that it is, in its row and in its marker.
+pub(super) fn park(
+    tx: &mut dyn Tx,
+    journal: &mut Journal<'_>,
+    session: &mut Session,
+    run: &mut Run,
+    parked: Option<Parked>,
+) -> Result<(), StorageError> {
+    if run.parked == parked {
+        return Ok(());
+    }
+    run.parked = parked;
+    tx.put_run(run)?;
+    tx.put_session(session)?;
+    let output = known_output(tx, run)?;
+    rewrite_marker(tx, journal, session, run, output)?;
+    tx.put_session(session)
+}
+
+/// What became of an interrupted run's unfinished output, as its rows tell.
+fn known_output(tx: &mut dyn Tx, run: &Run) -> Result<Output, StorageError> {
+    if run.late.is_some() {
+        return Ok(Output::Pending);
+    }
+    let key = run.session_key();
+    let marker = match run.marker_id {
+        Some(id) => tx.message(&key, id)?,
+        None => None,
+    };
+    let Some(marker) = marker else { return Ok(Output::Nothing) };
+    let above = tx.message_above(&key, &marker.position)?;
+    let recovered = above.is_some_and(|row| row.recovered && row.run_id.as_ref() == Some(&run.id));
+    // Nothing was pending, or it came: where something had not come, its cause says so.
+    let lost = run.cause.is_some_and(recovery::may_be_late) && !recovered;
+    Ok(match (recovered, lost) {
+        (true, _) => Output::Recovered,
+        (false, true) => Output::Lost,
+        (false, false) => Output::Nothing,
+    })
+}
+
 /// Writes the text of an interruption's marker anew, after what is known of it changed.
-pub(super) fn rewrite_marker(
+fn rewrite_marker(
     tx: &mut dyn Tx,
     journal: &mut Journal<'_>,
     session: &mut Session,

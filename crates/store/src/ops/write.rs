@@ -11,6 +11,7 @@ use everturn_crash::Point;
 
 use super::admit::{decided_inputs, settle_input};
 use super::journal::Journal;
+use super::late::park;
 use crate::error::{OpError, Refusal, StorageError};
 use crate::op::{Fence, Signal, Write, Written};
 use crate::read::StoredEvent;
@@ -444,8 +445,7 @@ impl Turn<'_, '_, '_> {
             }
             settle_input(self.tx, self.journal, &mut input, Outcome::Failed)?;
         }
-        before.parked = Some(Parked::Unprepared);
-        self.tx.put_run(&before)?;
+        park(self.tx, self.journal, self.session, &mut before, Some(Parked::Unprepared))?;
         self.session.interrupted = Some(before.id);
         close_run(self.tx, self.journal, self.session, self.run, TerminalState::Failed)?;
         Ok(())
