@@ -379,6 +379,8 @@ function stateWords(state) {
   if (!state) return ["", ""];
   const turn = runningTurn(state);
   if (openPrompts(state).length > 0) return ["waiting", "Needs you"];
+  // A continuation that a person asked for is no attempt of the server's: its number is 0.
+  if (turn?.continuation?.attempt === 0) return ["running", "Continuing, as you asked"];
   if (turn?.continuation) return ["running", `Continuing, attempt ${turn.continuation.attempt}`];
   if (turn) return ["running", stopping === turn.run_id ? "Stopping" : "Answering"];
   if (state.session.state === "interrupted") return ["interrupted", "Interrupted"];

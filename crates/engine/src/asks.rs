@@ -54,11 +54,13 @@ impl Asks<'_> {
         Ok(match prompt.choice {
             Some(Choice::Once | Choice::Session | Choice::Always) => Ok(()),
             Some(Choice::Deny) | None => {
-                let mut text = "A person denied this call; it did not run.".to_owned();
-                if let Some(word) = prompt.text.as_deref().filter(|word| !word.is_empty()) {
-                    text.push_str(" They said: ");
-                    text.push_str(word);
-                }
+                // With words, they say who denied it: a program may answer, too, where nobody is.
+                let text = match prompt.text.as_deref().filter(|word| !word.is_empty()) {
+                    None => "A person denied this call; it did not run.".to_owned(),
+                    Some(word) => {
+                        format!("This call was denied and did not run. The answer said: {word}")
+                    }
+                };
                 Err(Refused(CallState::Denied, text))
             }
         })

@@ -37,6 +37,8 @@ pub(crate) enum Fault {
     LostContact,
     /// The input is still queued.
     StillQueued,
+    /// The turn was interrupted and not continued.
+    Interrupted,
     /// A file or the terminal cannot be read or written.
     Io,
     /// There is no such token.
@@ -65,6 +67,7 @@ impl Fault {
             Self::Replaced => "storage_replaced",
             Self::LostContact => "lost_contact",
             Self::StillQueued => "still_queued",
+            Self::Interrupted => "turn_interrupted",
             Self::Io => "io_failed",
             Self::NoToken => "token_not_found",
             Self::NoGrant => "grant_not_found",
@@ -78,6 +81,7 @@ impl Fault {
             Self::Usage | Self::Config | Self::NotBuilt => Exit::Usage,
             Self::LostContact => Exit::LostContact,
             Self::StillQueued => Exit::StillQueued,
+            Self::Interrupted => Exit::Interrupted,
             _ => Exit::Failed,
         }
     }

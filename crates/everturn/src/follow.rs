@@ -44,6 +44,37 @@ pub(crate) struct Order {
 pub(crate) struct Ended {
     /// `completed`, `failed`, `cancelled`, `interrupted` or `rejected`.
     pub(crate) outcome: String,
+    /// The run that it ended with.
+    run: Option<String>,
+}
+
+impl Ended {
+    /// What is said of an input whose turn was interrupted and waits for a person.
+    pub(crate) async fn interruption(&self, client: &dyn Client, session: &str) -> CliError {
+        let run = match &self.run {
+            Some(run) => client.run(run).await.ok(),
+            None => None,
+        };
+        let parked = run.as_ref().and_then(|run| run.parked.as_deref());
+        let why = render::not_continued(parked);
+        let error = CliError::new(Fault::Interrupted, format!("the turn was interrupted; {why}"));
+        // Only the last interrupted turn of a conversation can be decided about.
+        let waits = match (&run, client.session(session).await) {
+            (Some(run), Ok(Some(session))) => {
+                session.interrupted.is_some_and(|turn| turn.run_id == run.run_id)
+            }
+            _ => true,
+        };
+        if waits {
+            error.hint(format!(
+                "`everturn chat --session {session}`, then /continue goes on with it; /discard leaves it, /resend asks again"
+            ))
+        } else {
+            error.hint(format!(
+                "a later turn began or it was decided about: `everturn sessions messages {session}` has what was said; ask again with another --request-id"
+            ))
+        }
+    }
 }
 
 /// Submits an input and follows it to its end.
@@ -259,7 +290,8 @@ impl Following<'_> {
             });
             self.screen.line(&line.to_string());
         }
-        Ended { outcome }
+        let run = input.and_then(|input| input.receipt.run_id);
+        Ended { outcome, run }
     }
 
     /// Looks at the input itself.
@@ -375,8 +407,7 @@ impl Following<'_> {
                     self.runs.insert(run.clone());
                     self.begun();
                     if said.continues.is_some() && !self.order.json {
-                        let attempt = said.attempt.unwrap_or(0);
-                        self.talk(&format!("going on (attempt {attempt})"));
+                        self.talk(render::going_on(said.attempt).as_str());
                     }
                 }
                 ours
@@ -456,7 +487,7 @@ impl Following<'_> {
             self.talk(&format!(
                 "{tool} needs approval and nobody can be asked here: denied (--allow {tool} lets it run)"
             ));
-            return self.send(&prompt, Some("deny"), None).await;
+            return self.send(&prompt, Some("deny"), Some(render::NOBODY_APPROVES)).await;
         }
         let question = render::question(&prompt);
         self.talk(&format!("the model asks, and nobody can be asked here: {question}"));

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use everturn_api::message::ToolCall;
 use everturn_api::prompt::Prompt;
 use everturn_api::run::{Evidence, Failure};
+use everturn_core::recovery::Parked;
 
 use crate::client::Event;
 use crate::surface::Surface;
@@ -192,6 +193,24 @@ fn talk_evidence(evidence: Option<&Evidence>, to: &mut dyn Surface) {
     to.talk(&to.paint().warn(&one_line(text, 2_000)));
 }
 
+/// Why an interrupted turn did not go on by itself, as the rest of a sentence; `word` is the reason on
+/// the wire.
+pub(crate) fn not_continued(word: Option<&str>) -> String {
+    let Some(word) = word else { return "nobody works on it".to_owned() };
+    // A word of a newer server is shown as it is.
+    let reason =
+        Parked::parse(word).map_or_else(|| one_line(word, 64), |it| it.reason().to_owned());
+    format!("it was not continued by itself: {reason}")
+}
+
+/// What is said where a run goes on from another one. A person's own *continue* is no attempt of ours.
+pub(crate) fn going_on(attempt: Option<u32>) -> String {
+    match attempt.unwrap_or(0) {
+        0 => "going on, as you asked".to_owned(),
+        attempt => format!("going on (attempt {attempt})"),
+    }
+}
+
 /// The question of a prompt, with what it is about.
 pub(crate) fn question(prompt: &Prompt) -> String {
     match &prompt.call {
@@ -230,6 +249,10 @@ pub(crate) fn said<'a>(prompt: &'a Prompt, typed: &'a str) -> &'a str {
 
 /// What a question of the model is answered with where nobody can be asked.
 pub(crate) const NOBODY: &str = "(Nobody is there to answer: the conversation goes through a command without a terminal. That is neither consent nor denial.)";
+
+/// What a denial says where nobody can be asked whether a call may run.
+pub(crate) const NOBODY_APPROVES: &str =
+    "Nobody could be asked: the conversation goes through a command without a terminal.";
 
 /// The choice that a person typed.
 pub(crate) fn choice(typed: &str) -> Option<&'static str> {

@@ -43,6 +43,12 @@ pub(crate) fn local(time: jiff::Timestamp) -> String {
     zoned.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
+/// A number of things, the word as the number wants it.
+pub(crate) fn count(number: u64, one: &str) -> String {
+    let more = if number == 1 { "" } else { "s" };
+    format!("{number} {one}{more}")
+}
+
 /// Bytes as people read them.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -71,6 +77,12 @@ mod tests {
             vec!["bbb".to_owned(), String::new()],
         ];
         assert_eq!(columns(&["ID", "TEXT"], &rows), "ID   TEXT\na    long one\nbbb\n");
+    }
+
+    #[test]
+    fn one_thing_is_no_plural() {
+        let shown = [0, 1, 2].map(|number| count(number, "home"));
+        assert_eq!(shown, ["0 homes", "1 home", "2 homes"]);
     }
 
     #[test]

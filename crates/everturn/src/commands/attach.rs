@@ -100,8 +100,7 @@ pub(crate) fn show(renderer: &mut Renderer, event: &Event, to: &mut dyn Surface)
             if said.continues.is_none() {
                 to.break_data();
             } else {
-                let attempt = said.attempt.unwrap_or(0);
-                to.talk(&paint.quiet(&format!("going on (attempt {attempt})")));
+                to.talk(&paint.quiet(&render::going_on(said.attempt)));
             }
         }
         "prompt.opened" => {

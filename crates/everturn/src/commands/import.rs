@@ -12,21 +12,22 @@ use std::path::{Path, PathBuf};
 
 use everturn_api::known;
 use everturn_core::digest::{Digest, JournalDigest};
-use everturn_core::{Principal, RunId, SessionId, SessionKey, limits};
+use everturn_core::{InputId, Principal, RequestId, Run, RunId, SessionId, SessionKey, limits};
 use everturn_hermes::journal::{Journal, Malformed, Window, read};
 use everturn_hermes::{RunEvent, Sealed};
 use everturn_store::op::{ForeignEvent, ForeignEvents, ImportRun};
-use everturn_store::{OpError, Refusal, execute};
+use everturn_store::{OpError, Read as _, Refusal, execute};
 use serde::Serialize;
 
 use crate::client::local::session_id;
+use crate::connect::existing_store;
 use crate::error::{CliError, Fault, Result, io as failed};
 use crate::exit::Exit;
 use crate::home::Home;
 use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::term::{Term, one_line};
-use crate::{open, print};
+use crate::{open, print, table};
 
 /// Reports of what is malformed that people are shown; JSON has more.
 const SHOWN: usize = 20;
@@ -92,8 +93,16 @@ pub(crate) async fn journal(settings: &Settings, asked: Asked<'_>, term: Term) -
     let first = look(path, &journal, &principal, &theirs.run_id, term)?;
 
     let mut told = tell(&asked, &journal, &session, &theirs.run_id, &first);
-    if !asked.dry_run {
-        let key = SessionKey { principal: principal.clone(), id: session };
+    let key = SessionKey { principal: principal.clone(), id: session };
+    if asked.dry_run {
+        if let Some((input, run)) = known_before(settings, &key, &theirs.run_id, &first).await? {
+            told.replayed = true;
+            told.run_id = Some(run.id.to_string());
+            told.input_id = Some(input.to_string());
+            told.generation = Some(run.generation);
+            told.events = run.last_seq;
+        }
+    } else {
         let progress = Progress::new(term, "importing", first.events);
         let events = foreign(path, &journal, principal, progress)?;
         let home = Home::make(settings)?;
@@ -122,9 +131,47 @@ pub(crate) async fn journal(settings: &Settings, asked: Asked<'_>, term: Term) -
     Ok(Exit::Completed)
 }
 
+/// The run that this journal is here already, if it is: what the import itself would find.
+async fn known_before(
+    settings: &Settings,
+    key: &SessionKey,
+    source: &RunId,
+    first: &Look,
+) -> Result<Option<(InputId, Run)>> {
+    // Looking makes nothing.
+    let home = match Home::find(settings) {
+        Err(error) if error.code == Fault::NoHome.code() => return Ok(None),
+        found => found?,
+    };
+    let store = match existing_store(settings, &home, "import").await {
+        Err(error) if error.code == Fault::NoHome.code() => return Ok(None),
+        found => found?,
+    };
+    if store.session(key).await?.is_none() && store.tombstone(key).await?.is_some() {
+        return Err(refused(Refusal::SessionDeleted.into()));
+    }
+    let request = RequestId::new(format!("import:{source}"))
+        .map_err(|error| CliError::usage(format!("the run's id: {error}")))?;
+    if let Some(input) = store.input_by_identity(key, &request).await? {
+        if input.digest != first.digest {
+            return Err(refused(Refusal::InputConflict.into()));
+        }
+        let Some(run) = &input.run_id else { return Ok(None) };
+        return Ok(store.run(run).await?.map(|run| (input.id, run)));
+    }
+    let run = store.run(source).await?.filter(|run| run.session_key() == *key);
+    Ok(run.and_then(|run| Some((run.input_ids.first()?.clone(), run))))
+}
+
 /// How large the file is, if it can be read again and again.
 fn regular(path: &Path) -> Result<u64> {
-    let about = std::fs::metadata(path).map_err(|error| failed("open", path, error))?;
+    let about = std::fs::metadata(path).map_err(|error| {
+        let told = failed("open", path, error);
+        match path == Path::new("-") {
+            true => told.hint("a journal is read several times: write stdin into a file first"),
+            false => told.hint("give the path of a run's journal, as `everturn turn export --output FILE` writes it"),
+        }
+    })?;
     if about.is_file() {
         return Ok(about.len());
     }
@@ -138,8 +185,9 @@ fn nothing(path: &Path, journal: &Journal) -> CliError {
     match journal.malformed.first() {
         None => error.hint("it is empty"),
         Some(bad) => error.hint(format!(
-            "{} parts of it are none, the first in line {}: {} {:?}",
-            journal.malformed_count,
+            "{} of it {} none, the first in line {}: {} {:?}",
+            table::count(journal.malformed_count, "part"),
+            if journal.malformed_count == 1 { "is" } else { "are" },
             bad.line,
             bad.reason,
             one_line(&bad.text, 60)
@@ -284,7 +332,11 @@ fn describe(told: &Told) -> String {
     row("session", &told.session_id);
     match &told.run_id {
         Some(id) => {
-            let before = if told.replayed { ", here already: nothing changed" } else { "" };
+            let before = match (told.replayed, told.dry_run) {
+                (true, true) => ", here already: nothing would change",
+                (true, false) => ", here already: nothing changed",
+                (false, _) => "",
+            };
             row("run", &format!("{id}{before}"));
             row("events", &told.events.to_string());
         }

@@ -81,6 +81,9 @@ pub(crate) async fn run(args: cli::Run, settings: &Settings, term: Term) -> Resu
     let client = connected.client;
     let followed = follow::follow(&*client, order, &mut signals, &mut screen).await;
     let exit = match followed {
+        Ok(ended) if Exit::of_outcome(&ended.outcome) == Exit::Interrupted => {
+            Err(ended.interruption(&*client, session.as_str()).await)
+        }
         Ok(ended) => Ok(Exit::of_outcome(&ended.outcome)),
         Err(error) => {
             screen.break_data();

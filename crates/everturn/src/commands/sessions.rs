@@ -10,7 +10,7 @@ use crate::client::{Client, Event, Item, Listing, PAGE, Window};
 use crate::connect::{self, reader};
 use crate::error::{CliError, Result};
 use crate::exit::Exit;
-use crate::render::arguments;
+use crate::render::{self, arguments};
 use crate::settings::Settings;
 use crate::term::{Term, harmless, one_line};
 use crate::{print, table};
@@ -132,7 +132,11 @@ fn describe(session: &Session) -> String {
         let since = table::time(&running.started_at);
         let going_on = match &running.continuation {
             Some(of) => {
-                format!(", going on from turn {} (attempt {})", of.of_generation, of.attempt)
+                let by = match of.attempt {
+                    0 => "as a person asked".to_owned(),
+                    attempt => format!("attempt {attempt}"),
+                };
+                format!(", going on from turn {} ({by})", of.of_generation)
             }
             None => String::new(),
         };
@@ -150,6 +154,13 @@ fn describe(session: &Session) -> String {
             "interrupted",
             format!("{} (turn {}): {seen}", interrupted.run_id, interrupted.generation),
         ));
+        let why = render::not_continued(interrupted.reason.as_deref());
+        let id = &session.id;
+        rows.push(("waits", match interrupted.reason {
+            Some(_) => format!("for you; {why}: `everturn chat --session {id}`, then /continue, /discard or /resend"),
+            // Nobody has recorded it: whoever works on the conversation next decides.
+            None => format!("{why}; a server, or `everturn chat --session {id}`, records it and goes on or asks you"),
+        }));
     }
     rows.push(("created", table::time(&session.created_at)));
     rows.push(("changed", table::time(&session.updated_at)));

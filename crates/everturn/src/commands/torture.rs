@@ -69,10 +69,11 @@ fn plan(args: &cli::Torture) -> Result<Plan> {
     };
     let plant = match &args.plant {
         None => None,
-        Some(name) => Some(
-            Plant::named(name)
-                .ok_or_else(|| CliError::usage(format!("--plant: {name:?} is none of P1 to P9")))?,
-        ),
+        Some(name) => Some(Plant::named(name).ok_or_else(|| {
+            let names = Plant::ALL.map(Plant::name).join(", ");
+            CliError::usage(format!("--plant: {name:?} is no promise that can be broken"))
+                .hint(format!("one of {names}"))
+        })?),
     };
     let program = std::env::current_exe()
         .map_err(|error| CliError::new(Fault::Io, format!("where is this program? {error}")))?;
@@ -128,14 +129,18 @@ fn shown(report: &Report, args: &cli::Torture) -> String {
     let inputs: u32 = report.rows.iter().map(|row| row.inputs).sum();
     let seconds = report.took.as_secs_f64();
     out.push_str(&format!(
-        "\n{deaths} deaths in {homes} homes, {inputs} inputs, {seconds:.1} s, seed {}\n",
+        "\n{} in {}, {}, {seconds:.1} s, seed {}\n",
+        table::count(deaths.into(), "death"),
+        table::count(homes.into(), "home"),
+        table::count(inputs.into(), "input"),
         report.seed
     ));
     match report.violations() {
         0 => out.push_str("no promise was broken\n"),
         count => {
             out.push_str(&format!(
-                "{count} violations. Again: everturn torture --seed {}",
+                "{}. Again: everturn torture --seed {}",
+                table::count(count as u64, "violation"),
                 report.seed
             ));
             if let Some(list) = &args.points {
@@ -143,6 +148,15 @@ fn shown(report: &Report, args: &cli::Torture) -> String {
             }
             if let Some(mode) = &args.fsync {
                 out.push_str(&format!(" --fsync {mode}"));
+            }
+            if let Some(cycles) = args.cycles {
+                out.push_str(&format!(" --cycles {cycles}"));
+            }
+            if let Some(seconds) = args.seconds {
+                out.push_str(&format!(" --seconds {seconds}"));
+            }
+            if let Some(plant) = &args.plant {
+                out.push_str(&format!(" --plant {plant}"));
             }
             out.push_str(" --keep\n");
         }
@@ -179,12 +193,12 @@ mod tests {
     fn the_table_says_what_died_and_what_became_of_it() {
         let args = cli::Torture {
             seed: Some(7),
-            cycles: None,
+            cycles: Some(2),
             seconds: None,
             points: Some("claim.record,kill".to_owned()),
             fsync: None,
             keep: true,
-            plant: None,
+            plant: Some("P8".to_owned()),
         };
         let claim = Death::Point(Point::ClaimRecord);
         let good = Report {

@@ -228,7 +228,11 @@ fn run(out: &mut String, flight: &Flight, every_event: bool, paint: Paint) -> Re
         row("ended", &format!("{} (took {})", precise(ended), between(&run.started_at, ended)));
     }
     if let Some(before) = &run.continues {
-        row("goes on", &format!("from {before}, attempt {}", run.attempt));
+        let by = match run.attempt {
+            0 => "as a person asked".to_owned(),
+            attempt => format!("attempt {attempt}"),
+        };
+        row("goes on", &format!("from {before}, {by}"));
     }
     if let Some(cause) = &run.cause {
         row("cause", cause);

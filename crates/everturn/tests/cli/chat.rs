@@ -2,7 +2,7 @@
 
 use everturn_sim::server::Home;
 
-use crate::support::{QUICK, SLOW, SLOW_TEXT, json, shell, times_run};
+use crate::support::{QUICK, SLOW, SLOW_TEXT, json, shell, stdout, times_run};
 use crate::terminal::Terminal;
 
 /// Every line is one input; each is answered, in order; approvals are denied.
@@ -103,9 +103,37 @@ async fn an_interrupted_turn_waits_for_the_person() {
     chat.wait_for("So far, ");
     drop(chat);
     let mut chat = Terminal::start(&home, &words);
-    chat.wait_for("/continue or /discard");
+    chat.wait_for("waits for you; it was not continued by itself: ");
+    chat.wait_for("type /continue, /discard or /resend");
     chat.press("/continue\r");
+    chat.wait_for("going on with it");
+    chat.wait_for("going on, as you asked");
     chat.wait_for("You said now hang.");
+    chat.press("/quit\r");
+    assert_eq!(chat.ended(), Some(0));
+}
+
+/// One that is interrupted while the chat is open is told of at once, with the reason and what can be
+/// done about it; leaving it is confirmed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_says_live_that_an_interrupted_turn_waits() {
+    let home = Home::new().unwrap();
+    let model = home.script(QUICK).unwrap();
+    let server = home.serve(&model).unwrap().env("EVERTURN_RECOVERY_AUTO_CONTINUE", "off");
+    let mut server = server.start().await.unwrap();
+    let mut chat = Terminal::start(&home, &["chat", "--session", "s"]);
+    chat.wait_for("> ");
+    chat.press("now hang\r");
+    chat.wait_for("So far, ");
+    server.restart().await.unwrap();
+    chat.wait_for("This turn was interrupted: ");
+    chat.wait_for("not continued by itself: the session's policy leaves that to people");
+    chat.wait_for("type /continue, /discard or /resend");
+    let shown = stdout(&home, &["sessions", "show", "s"]).await;
+    assert!(shown.contains("for you; it was not continued by itself: the session's"), "{shown}");
+    assert!(shown.contains("/continue, /discard or /resend"), "{shown}");
+    chat.press("/discard\r");
+    chat.wait_for("left as it is; what it had said and done stays");
     chat.press("/quit\r");
     assert_eq!(chat.ended(), Some(0));
 }
@@ -154,5 +182,15 @@ async fn without_a_terminal_a_question_is_answered_by_nobody() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert!(ran.stdout.contains("You want (Nobody is there to answer"), "{ran:?}");
         assert!(ran.stderr.contains("nobody can be asked here: Which colour?"), "{ran:?}");
+    }
+    // A denial does not pass for a person's, either.
+    for line in [
+        "printf 'use the tool\\n' | \"$EVERTURN\" chat",
+        "\"$EVERTURN\" run 'use the tool' </dev/null",
+    ] {
+        let ran = shell(&home, line).run().await.unwrap();
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stdout.contains("The answer said: Nobody could be asked"), "{ran:?}");
+        assert!(!ran.stdout.contains("A person"), "{ran:?}");
     }
 }

@@ -147,6 +147,11 @@ async fn a_journal_is_imported_once() {
     let first = said(&home, &["import", "journal", &path, "--json"]).await;
     assert_eq!(first["session_id"], "theirs", "the session that the journal names");
     let feed = stdout(&home, &["sessions", "export", "theirs", "--events"]).await;
+    // Looking says what the import itself would.
+    let looked = said(&home, &["import", "journal", &path, "--dry-run", "--json"]).await;
+    assert_eq!((&looked["replayed"], &looked["run_id"]), (&json!(true), &first["run_id"]));
+    let looked = stdout(&home, &["import", "journal", &path, "--dry-run"]).await;
+    assert!(looked.contains("here already: nothing would change"), "{looked}");
     // The same records, otherwise written: CRLF, twice, out of order.
     let mangled = [done(3), token(2, "b"), token(1, "a"), token(2, "b")].join("\r\n");
     for again in [whole.clone(), mangled] {

@@ -106,6 +106,33 @@ async fn an_interruption_that_nobody_continues_ends_with_four() {
     assert_eq!(ran.code, Some(4), "{ran:?}");
     assert!(ran.stdout.starts_with("one two three"), "{ran:?}");
     assert!(!ran.stdout.contains("twenty"), "{ran:?}");
+    assert!(ran.stderr.contains("error: the turn was interrupted; "), "{ran:?}");
+    assert!(ran.stderr.contains("(turn_interrupted)\nhint: "), "{ran:?}");
+}
+
+/// 4: the same answer was interrupted more often than it is continued. The last words are the reason
+/// and the next command.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_third_death_of_one_answer_is_left_to_the_person() {
+    let home = Home::new().unwrap();
+    let model = home.script(&SLOW.replace("20\n", "5\n")).unwrap();
+    let words = ["run", "--model", &model, "--session", "s", "--request-id", "r1", "count"];
+    for death in 0..3 {
+        let mut run = everturn(&home, &words).start().unwrap();
+        if death > 0 {
+            run.err.wait_for_text(&format!("going on (attempt {death})")).await.unwrap();
+        }
+        run.out.wait_for_text("two").await.unwrap();
+        run.kill();
+    }
+    let ran = ended(&home, &words).await;
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    let reason = "as many continuations as the policy allows were interrupted as well";
+    let error = format!(
+        "error: the turn was interrupted; it was not continued by itself: {reason} (turn_interrupted)"
+    );
+    assert!(ran.stderr.contains(&error), "{ran:?}");
+    assert!(ran.stderr.contains("hint: `everturn chat --session s`, then /continue"), "{ran:?}");
 }
 
 /// SIGTERM: it leaves in order, and the same command goes on where it was.

@@ -152,7 +152,8 @@ fn order(history: &SessionHistory, accepted: &[&Accepted], findings: &mut Findin
     for message in history.messages.iter().filter(|message| message["role"] == "user") {
         let input = text(message, "input_id");
         let Some(at) = place.get(input) else { continue };
-        if *at <= before.0 {
+        // A second row of one input is a matter of P8.
+        if *at < before.0 {
             findings.add("P3", format!("input {input} ran after {}, which came later", before.1));
         }
         before = (*at, input);

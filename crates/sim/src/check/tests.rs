@@ -447,7 +447,7 @@ fn a_row_twice_or_lost_or_out_of_place_is_found() {
         again["position"] = json!("9999");
         history(c).messages.push(again);
     });
-    finds("P8 row 77 was announced None times", |c| {
+    finds("P8 row 77 was announced 0 times", |c| {
         history(c).messages[1]["id"] = json!(77);
     });
     finds("P8 row 1 was announced and is not there", |c| {

@@ -57,7 +57,10 @@ fn rows(history: &SessionHistory, findings: &mut Findings<'_>) {
     for id in &ids {
         match announced.remove(id) {
             Some(1) => {}
-            times => findings.add("P8", format!("row {id} was announced {times:?} times")),
+            times => {
+                let times = times.unwrap_or(0);
+                findings.add("P8", format!("row {id} was announced {times} times"));
+            }
         }
     }
     for id in announced.keys() {

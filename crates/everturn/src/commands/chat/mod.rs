@@ -23,7 +23,7 @@ use crate::exit::Exit;
 use crate::follow::first_offset;
 use crate::home::Home;
 use crate::link::{Link, News};
-use crate::render::Renderer;
+use crate::render::{self, Renderer};
 use crate::settings::Settings;
 use crate::signals::{Ask, Signals};
 use crate::surface::{Streams, Surface as _};
@@ -80,6 +80,7 @@ pub(crate) async fn run(args: cli::Chat, settings: &Settings, term: Term) -> Res
         own_requests: BTreeSet::new(),
         running: None,
         interrupted: None,
+        told: None,
         prompt: None,
         asked: None,
         live: false,
@@ -132,8 +133,10 @@ struct Chat<'a> {
     own_requests: BTreeSet<String>,
     /// Generation and run of the turn under way.
     running: Option<(u64, String)>,
-    /// Generation of an interrupted turn that waits for a decision.
-    interrupted: Option<u64>,
+    /// Generation of an interrupted turn that waits for a decision, and why it waits.
+    interrupted: Option<(u64, Option<String>)>,
+    /// The interrupted turn that the person was told of.
+    told: Option<u64>,
     prompt: Option<Prompt>,
     /// The prompt that was put to the person.
     asked: Option<String>,
@@ -250,7 +253,8 @@ impl Chat<'_> {
             }
         }
         if let Some(interrupted) = &session.interrupted {
-            self.note_interrupted(interrupted.generation);
+            self.interrupted = Some((interrupted.generation, interrupted.reason.clone()));
+            self.note_interrupted();
         }
         match running {
             Some(run) => Ok(Some(first_offset(self.client, &run).await?)),
@@ -373,6 +377,8 @@ impl Chat<'_> {
             Ok(News::Item(Item::Event(event))) => self.event(&event).await?,
             Ok(News::Item(Item::CaughtUp)) => {
                 self.live = true;
+                // What was recorded while contact was lost came as history.
+                self.note_interrupted();
                 self.settle_prompt().await?;
                 self.look().await?;
             }
@@ -424,13 +430,11 @@ impl Chat<'_> {
                         .running
                         .as_ref()
                         .map(|running| (running.generation, running.run_id.clone()));
-                    let interrupted = session.interrupted.as_ref().map(|turn| turn.generation);
-                    if let (true, Some(generation)) = (self.live, interrupted)
-                        && self.interrupted != Some(generation)
-                    {
-                        self.note_interrupted(generation);
+                    let turn = session.interrupted.as_ref();
+                    self.interrupted = turn.map(|turn| (turn.generation, turn.reason.clone()));
+                    if self.live {
+                        self.note_interrupted();
                     }
-                    self.interrupted = interrupted;
                 }
             }
             "input.accepted" => {
@@ -464,9 +468,18 @@ impl Chat<'_> {
         Ok(())
     }
 
-    fn note_interrupted(&mut self, generation: u64) {
-        self.interrupted = Some(generation);
-        self.talk("the last turn was interrupted and waits for you: /continue, /discard or /resend, or just go on talking");
+    /// Says once of an interrupted turn that it waits for the person, and why.
+    fn note_interrupted(&mut self) {
+        // Without a reason nobody has decided yet whether it goes on by itself.
+        let Some((generation, Some(reason))) = &self.interrupted else { return };
+        if self.told.replace(*generation) == Some(*generation) {
+            return;
+        }
+        let why = render::not_continued(Some(reason));
+        let line = format!("the last turn was interrupted and waits for you; {why}");
+        let line = self.screen.paint().warn(&line);
+        self.talk(&line);
+        self.talk("type /continue, /discard or /resend, or just go on talking");
     }
 
     fn talk(&mut self, line: &str) {

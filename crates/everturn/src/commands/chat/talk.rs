@@ -120,7 +120,7 @@ impl Chat<'_> {
                 self.said(done)?;
             }
             "continue" | "discard" | "resend" => {
-                let Some(generation) = self.interrupted else {
+                let Some((generation, _)) = self.interrupted else {
                     self.talk("no interrupted turn waits for a decision");
                     return Ok(Next::On);
                 };
@@ -130,8 +130,16 @@ impl Chat<'_> {
                     "discard" => Decide::Discard,
                     _ => Decide::Resend(text),
                 };
-                let done = self.client.decide(self.session.as_str(), generation, decision).await;
-                self.said(done)?;
+                let confirmed = match &decision {
+                    Decide::Continue => "going on with it",
+                    Decide::Discard => "left as it is; what it had said and done stays",
+                    Decide::Resend(None) => "left as it is; the same is sent again",
+                    Decide::Resend(Some(_)) => "left as it is; your new text is sent",
+                };
+                match self.client.decide(self.session.as_str(), generation, decision).await {
+                    Ok(()) => self.talk(confirmed),
+                    refused => self.said(refused)?,
+                }
                 self.interrupted = None;
             }
             other => {
@@ -228,7 +236,7 @@ impl Chat<'_> {
                 "{tool} needs approval and nobody can be asked here: denied (--allow {tool} lets it run)"
             );
             self.talk(&line);
-            return self.answer(&prompt, Some("deny"), None).await;
+            return self.answer(&prompt, Some("deny"), Some(render::NOBODY_APPROVES)).await;
         }
         let question = render::question(&prompt);
         self.talk(&format!("the model asks, and nobody can be asked here: {question}"));
