@@ -131,6 +131,12 @@ impl Parked {
         }
     }
 
+    /// Whether it says how the matter was closed; why it was not continued by itself stays true then.
+    #[must_use]
+    pub const fn closes(self) -> bool {
+        matches!(self, Self::Discarded | Self::Resent | Self::Superseded | Self::Undecided)
+    }
+
     /// Whether the reason may pass without a person's word: then it is looked at again when a server
     /// starts and when a viewer comes. (The others are decisions, or can only get worse.)
     #[must_use]

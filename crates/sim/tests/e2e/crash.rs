@@ -250,7 +250,10 @@ async fn a_command_that_kills_its_server_is_bounded_and_then_parked() {
     let runs = client.get("/v1/sessions/s/turns").await.unwrap().expect(200).unwrap();
     let parked: Vec<&str> =
         runs["data"].as_array().unwrap().iter().filter_map(|run| run["parked"].as_str()).collect();
-    assert_eq!(parked, ["exhausted"]);
+    assert_eq!(parked, ["superseded"], "the next turn closed the matter");
+    let markers = client.texts("s", "system", "interruption").await.unwrap();
+    let why = "as many continuations as the policy allows were interrupted as well.";
+    assert!(markers.len() == 3 && markers[2].ends_with(why), "{markers:?}");
     verify_with(&client, &["s"], vec![first, second], Vec::new(), |_| {}).await;
 }
 

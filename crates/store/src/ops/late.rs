@@ -122,7 +122,8 @@ pub(super) fn look(
     Ok(Some(look))
 }
 
-/// Sets why an interrupted run is not continued, or that it is, in its row and in its marker.
+/// Sets why an interrupted run is not continued, or that it is, in its row and in its marker. How the
+/// matter was closed is in the row only.
 pub(super) fn park(
     tx: &mut dyn Tx,
     journal: &mut Journal<'_>,
@@ -135,6 +136,9 @@ pub(super) fn park(
     }
     run.parked = parked;
     tx.put_run(run)?;
+    if parked.is_some_and(Parked::closes) {
+        return Ok(());
+    }
     tx.put_session(session)?;
     let output = known_output(tx, run)?;
     rewrite_marker(tx, journal, session, run, output)?;
