@@ -88,7 +88,7 @@ async fn marker_roundtrip() {
     let work = read.work(None, 10).await.unwrap();
     let run = work[0].running.clone().unwrap();
     assert_eq!((run.state, run.attempt), (RunState::Running, 0));
-    assert_eq!(run.input_ids, [input.id.clone()]);
+    assert_eq!(run.input_ids, std::slice::from_ref(&input.id));
     assert_eq!(read.input(&input.id).await.unwrap().unwrap().0.content.plain(), "fix the bug");
     assert!(other.clock().now().since_ms(run.started_at) < 5_000 + 20_000);
     drop(pieces);
