@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueHint};
+use everturn_core::SessionState;
 
+use crate::client::PAGE;
 use crate::settings::Flags;
 
 /// The whole command line.
@@ -221,14 +224,14 @@ pub(crate) struct Attach {
 pub(crate) enum Sessions {
     /// List sessions, newest change first
     List {
-        /// Only in this state: idle, running, waiting, interrupted, ended
-        #[arg(long)]
+        /// Only in this state
+        #[arg(long, value_parser = PossibleValuesParser::new(SessionState::ALL.iter().map(|state| state.as_str())))]
         state: Option<String>,
         /// Only with this text in the title or a message
         #[arg(long = "search", value_name = "TEXT")]
         query: Option<String>,
-        /// At most this many
-        #[arg(long, default_value_t = 50, value_name = "N")]
+        /// At most this many, from 1 to 500
+        #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(PAGE)))]
         limit: u32,
         /// Write JSON
         #[arg(long)]
@@ -332,6 +335,9 @@ pub(crate) enum Turn {
         /// Write it there instead of to stdout; the file is there when it is complete
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         output: Option<PathBuf>,
+        /// Replace the file if it is there already
+        #[arg(long, requires = "output")]
+        force: bool,
     },
 }
 

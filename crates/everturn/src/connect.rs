@@ -113,7 +113,6 @@ pub(crate) struct Connected {
 
 /// A client for commands that run turns.
 pub(crate) async fn worker(settings: &Settings, work: Work<'_>) -> Result<Connected> {
-    let home = Home::make(settings)?;
     let workspace = match &settings.workspace.value {
         Some(path) => absolute(path)?,
         None => absolute(std::path::Path::new("."))?,
@@ -127,6 +126,12 @@ pub(crate) async fn worker(settings: &Settings, work: Work<'_>) -> Result<Connec
                 .hint(format!("tools: {}", names.join(", "))));
         }
     }
+    // A model that is none leaves no home behind. (Where there is no home, there is no server.)
+    let early = match absolute(&settings.home.value)?.exists() {
+        true => None,
+        false => Some(models::find(settings).await?),
+    };
+    let home = Home::make(settings)?;
     if let Some(server) = server(settings, &home).await? {
         let mut notices = Vec::new();
         for (flag, given) in work.own_flags {
@@ -139,7 +144,10 @@ pub(crate) async fn worker(settings: &Settings, work: Work<'_>) -> Result<Connec
         return Ok(Connected { client: Box::new(server), notices });
     }
     let folder = open::store_folder(settings, &home)?;
-    let found = models::find(settings).await?;
+    let found = match early {
+        Some(found) => found,
+        None => models::find(settings).await?,
+    };
     let store = open::store(settings, &folder, work.role).await?;
     let key = SessionKey { principal: Principal::local(), id: work.session.clone() };
     let adopted = match work.request {

@@ -133,6 +133,21 @@ impl CliError {
         self
     }
 
+    /// Names what was looked for, where the answer says only that it is not there.
+    #[must_use]
+    pub(crate) fn about(mut self, id: &str) -> Self {
+        for (code, what) in [
+            (Code::SessionNotFound, "session"),
+            (Code::RunNotFound, "run"),
+            (Code::InputNotFound, "input"),
+        ] {
+            if self.is(code) {
+                self.message = format!("there is no {what} {id}");
+            }
+        }
+        self
+    }
+
     pub(crate) fn is(&self, code: Code) -> bool {
         self.code == code.as_str()
     }
@@ -149,14 +164,36 @@ impl From<Problem> for CliError {
         // The detail says what happened this time; the title alone is what is always the same.
         let message = if problem.detail.is_empty() { problem.title } else { problem.detail };
         let passing = problem.code == Code::Draining.as_str();
+        // What only the command line can name.
+        let hint = problem.hint.or_else(|| hint_of(&problem.code).map(str::to_owned));
         Self {
             code: problem.code,
             message,
-            hints: problem.hint.into_iter().collect(),
+            hints: hint.into_iter().collect(),
             exit: Exit::Failed,
             passing,
         }
     }
+}
+
+/// What to do where something is not there, in the words of the command line.
+fn hint_of(code: &str) -> Option<&'static str> {
+    const OF: [(Code, &str); 4] = [
+        (Code::SessionNotFound, "`everturn sessions list` shows those that there are"),
+        (
+            Code::SessionDeleted,
+            "it is gone for good; `everturn sessions list` shows those that there are",
+        ),
+        (
+            Code::RunNotFound,
+            "SESSION:GENERATION names a turn of a session, for example review:7; `everturn sessions list` shows the sessions",
+        ),
+        (
+            Code::InputNotFound,
+            "the receipt of an input has its id; SESSION:GENERATION names a turn as well, for example review:7",
+        ),
+    ];
+    OF.iter().find(|(known, _)| known.as_str() == code).map(|(_, hint)| *hint)
 }
 
 impl From<Failure> for CliError {

@@ -95,9 +95,9 @@ async fn run(cli: Cli, term: Term) -> Result<Exit> {
         Command::Turn(cli::Turn::Show { id, all, json }) => {
             commands::turn::show(&ready(&flags, "warn", term)?, &id, all, json, term).await
         }
-        Command::Turn(cli::Turn::Export { id, output }) => {
+        Command::Turn(cli::Turn::Export { id, output, force }) => {
             let settings = ready(&flags, "warn", term)?;
-            commands::export::export(&settings, &id, output.as_deref(), term).await
+            commands::export::export(&settings, &id, output.as_deref(), force, term).await
         }
         Command::Doctor(args) => {
             args.agent.over(&mut flags);

@@ -12,6 +12,7 @@ use everturn_core::Failure;
 use everturn_engine::Models;
 
 use crate::error::{CliError, Result};
+use crate::exit::Exit;
 use crate::settings::{Settings, process_env};
 
 /// Models kept ready at the same time; beyond it the oldest choices are looked up again.
@@ -47,9 +48,18 @@ pub(crate) fn options(settings: &Settings) -> ModelOptions {
 pub(crate) async fn find(settings: &Settings) -> Result<Found> {
     let options = options(settings);
     let named = settings.model.value.as_deref();
-    let found = models::resolve_with(named, &process_env, &options)
-        .await
-        .map_err(|error| CliError::from(Failure::from(error)))?;
+    let found = models::resolve_with(named, &process_env, &options).await.map_err(|error| {
+        let misnamed = matches!(
+            error,
+            models::ModelError::Name { .. } | models::ModelError::UnknownProvider { .. }
+        );
+        let mut told = CliError::from(Failure::from(error));
+        if misnamed {
+            // No other moment makes a model of it.
+            told.exit = Exit::Usage;
+        }
+        told
+    })?;
     let models = NodeModels { default: found.provider, options, ready: Mutex::new(HashMap::new()) };
     Ok(Found { models: Arc::new(models), notice: found.notice })
 }

@@ -23,14 +23,18 @@ pub(crate) async fn export(
     settings: &Settings,
     id: &str,
     output: Option<&Path>,
+    force: bool,
     term: Term,
 ) -> Result<Exit> {
     let target = Target::parse(id)?;
+    if let Some(path) = output.filter(|path| !force && path.symlink_metadata().is_ok()) {
+        return Err(taken(path));
+    }
     let client = reader(settings).await?;
     let (_, runs) = find(&*client, &target).await?;
     let run = one(id, runs)?;
     let identity = identity(&run)?;
-    let mut exporter = Exporter::new(Sink::open(output)?, identity);
+    let mut exporter = Exporter::new(Sink::open(output, force)?, identity);
     let mut progress = Progress::new(term, "exporting", run.last_seq);
     let mut pages = Pages::new(&*client, &run.run_id);
     let mut last = None;
@@ -117,24 +121,39 @@ fn unfinished(page: &RunEvents, run: &Run) -> Option<String> {
 enum Sink {
     Stdout(io::Stdout),
     /// Beside the file that it becomes when it is complete.
-    File(NamedTempFile, std::path::PathBuf),
+    File {
+        file: NamedTempFile,
+        path: std::path::PathBuf,
+        /// Whether it may take the place of another.
+        force: bool,
+    },
+}
+
+/// What is there is not overwritten.
+fn taken(path: &Path) -> CliError {
+    failed("write", path, "it is there already").hint("another name, or --force to replace it")
 }
 
 impl Sink {
-    fn open(output: Option<&Path>) -> Result<Self> {
+    fn open(output: Option<&Path>, force: bool) -> Result<Self> {
         let Some(path) = output else { return Ok(Self::Stdout(io::stdout())) };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         // Private, as journals are: conversations in plain text.
         let file = NamedTempFile::new_in(folder.unwrap_or_else(|| Path::new(".")))
             .map_err(|error| failed("write", path, error))?;
-        Ok(Self::File(file, path.to_owned()))
+        Ok(Self::File { file, path: path.to_owned(), force })
     }
 
     fn close(self) -> Result<()> {
-        let Self::File(file, path) = self else { return Ok(()) };
+        let Self::File { file, path, force } = self else { return Ok(()) };
         file.as_file().sync_all().map_err(|error| failed("write", &path, error))?;
-        file.persist(&path).map_err(|error| failed("write", &path, error.error))?;
-        Ok(())
+        let kept = if force { file.persist(&path) } else { file.persist_noclobber(&path) };
+        match kept {
+            Ok(_) => Ok(()),
+            // It came while the export was written.
+            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Err(taken(&path)),
+            Err(error) => Err(failed("write", &path, error.error)),
+        }
     }
 }
 
@@ -142,14 +161,14 @@ impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stdout(out) => out.write(bytes),
-            Self::File(file, _) => file.write(bytes),
+            Self::File { file, .. } => file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Stdout(out) => out.flush(),
-            Self::File(file, _) => file.flush(),
+            Self::File { file, .. } => file.flush(),
         }
     }
 }

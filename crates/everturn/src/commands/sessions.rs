@@ -15,6 +15,9 @@ use crate::settings::Settings;
 use crate::term::{Term, harmless, one_line};
 use crate::{print, table};
 
+/// What to do about a session that cannot be deleted now.
+const BUSY: &str = "--force stops its turn, and withdraws what waits, first";
+
 pub(crate) async fn run(args: cli::Sessions, settings: &Settings, term: Term) -> Result<Exit> {
     match args {
         cli::Sessions::List { state, query, limit, json } => {
@@ -33,7 +36,9 @@ pub(crate) async fn run(args: cli::Sessions, settings: &Settings, term: Term) ->
         }
         cli::Sessions::Messages { id, last, after, json } => {
             let id = session_id(&id)?;
-            messages(&*reader(settings).await?, id.as_str(), last, after, json, term).await
+            let client = reader(settings).await?;
+            let shown = messages(&*client, id.as_str(), last, after, json, term).await;
+            shown.map_err(|error| error.about(id.as_str()))
         }
         cli::Sessions::Export { id, events, after, json: _ } => {
             let id = session_id(&id)?;
@@ -44,12 +49,15 @@ pub(crate) async fn run(args: cli::Sessions, settings: &Settings, term: Term) ->
                 client.close().await;
                 exported
             } else {
-                export(&*reader(settings).await?, id.as_str()).await
+                let exported = export(&*reader(settings).await?, id.as_str()).await;
+                exported.map_err(|error| error.about(id.as_str()))
             }
         }
         cli::Sessions::End { id, reason, json } => {
             let id = session_id(&id)?;
-            let session = reader(settings).await?.end_session(id.as_str(), &reason).await?;
+            let client = reader(settings).await?;
+            let ended = client.end_session(id.as_str(), &reason).await;
+            let session = ended.map_err(|error| error.about(id.as_str()))?;
             if json {
                 print::json(&session)?;
             } else {
@@ -59,9 +67,18 @@ pub(crate) async fn run(args: cli::Sessions, settings: &Settings, term: Term) ->
         }
         cli::Sessions::Delete { id, force, json } => {
             let id = session_id(&id)?;
-            reader(settings).await?.delete_session(id.as_str(), force).await?;
+            let client = reader(settings).await?;
+            let deleted = client.delete_session(id.as_str(), force).await;
+            deleted.map_err(|error| match error.is(Code::SessionBusy) && !force {
+                true => CliError { hints: vec![BUSY.to_owned()], ..error },
+                false => error.about(id.as_str()),
+            })?;
             if json {
                 print::json(&serde_json::json!({ "id": id.as_str(), "deleted": true }))?;
+            } else {
+                print::talk(&format!(
+                    "session {id} is deleted, with everything that was said in it"
+                ));
             }
             Ok(Exit::Completed)
         }

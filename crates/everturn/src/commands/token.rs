@@ -135,6 +135,12 @@ pub(crate) async fn revoke(settings: &Settings, id: &str) -> Result<Exit> {
     let token_id = TokenId::new(id).map_err(|_| missing())?;
     let home = Home::find(settings)?;
     let store = existing_store(settings, &home, "token").await?;
+    let tokens = store.tokens().await?;
+    let before = tokens.iter().find(|token| token.id == token_id).and_then(|it| it.revoked_at);
+    if let Some(at) = before {
+        tell(&format!("token {id} was revoked already, {}", table::time(&at.rfc3339())));
+        return Ok(Exit::Completed);
+    }
     if !execute(&*store, RevokeToken { token_id }).await? {
         return Err(missing());
     }

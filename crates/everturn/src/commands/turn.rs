@@ -93,12 +93,13 @@ pub(super) async fn find(
 ) -> Result<(Option<Input>, Vec<Run>)> {
     match target {
         Target::Run(id) => {
-            let run = client.run(id).await?;
+            let run = client.run(id).await.map_err(|error| error.about(id))?;
             let input = client.input(&run.input_id, Duration::ZERO).await?;
             Ok((Some(input), vec![run]))
         }
         Target::Turn(session, generation) => {
-            let page = client.runs(session, Some(generation.saturating_add(1)), 1).await?;
+            let page = client.runs(session, Some(generation.saturating_add(1)), 1).await;
+            let page = page.map_err(|error| error.about(session))?;
             let run = page.data.into_iter().find(|run| run.generation == *generation);
             let run = run.ok_or_else(|| {
                 let detail = format!("session {session} has no turn {generation}");
@@ -108,7 +109,8 @@ pub(super) async fn find(
             Ok((Some(input), vec![run]))
         }
         Target::Input(id) => {
-            let input = client.input(id, Duration::ZERO).await?;
+            let input = client.input(id, Duration::ZERO).await;
+            let input = input.map_err(|error| error.about(id))?;
             let mut runs = Vec::new();
             let mut next = input.receipt.run_id.clone();
             // The whole story of the input: its last run, and those that it goes on from.

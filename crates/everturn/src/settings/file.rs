@@ -21,6 +21,7 @@ pub(super) type Said = BTreeMap<&'static str, (String, usize)>;
 pub(super) fn read(path: &Path) -> Result<Said> {
     let failed = |error: &dyn std::fmt::Display| {
         CliError::new(Fault::Config, format!("cannot read {}: {error}", path.display()))
+            .hint("--config FILE or EVERTURN_CONFIG names it; with neither, it is config.toml in the home, if that is there")
     };
     let size = std::fs::metadata(path).map_err(|error| failed(&error))?.len();
     if size > BYTES_MAX {

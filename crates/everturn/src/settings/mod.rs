@@ -229,7 +229,16 @@ fn one<T: Kind>(
                 Source::Default => what,
                 _ => format!("{source}: {what}"),
             };
-            Err(CliError::new(Fault::Config, message))
+            let then = match row.default {
+                Some(default) if !default.is_empty() => format!("; then it is {default}"),
+                _ => String::new(),
+            };
+            let hint = match &source {
+                Source::Env(name) => format!("change {name}, or unset it{then}"),
+                Source::File { .. } => format!("change the line, or delete it{then}"),
+                _ => format!("give another value, or none{then}"),
+            };
+            Err(CliError::new(Fault::Config, message).hint(hint))
         }
     }
 }
@@ -382,6 +391,13 @@ pub(crate) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<Stri
         .filter(|name| !OTHERS.contains(&name.as_str()))
         .filter(|name| !TABLE.iter().any(|row| row.env() == *name))
         .collect()
+}
+
+/// The variable that a misspelt one was meant to be, perhaps.
+pub(crate) fn nearest_variable(name: &str) -> Option<String> {
+    let key = name.strip_prefix("EVERTURN_")?.to_lowercase();
+    let near = file::nearest(&key)?;
+    TABLE.iter().find(|row| row.key == near).map(Row::env)
 }
 
 /// The path made absolute, so that a later change of folder cannot change its meaning.

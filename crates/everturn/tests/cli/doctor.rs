@@ -43,7 +43,10 @@ async fn a_good_home_is_found_good() {
     assert_eq!((code, problems(&found)), (Some(0), vec![]), "{found}");
     assert_eq!(found["ok"], true);
     let said = found.to_string();
-    for word in [&server.address, "local/busy: held by node_", "(serve, started", "whole, schema"] {
+    let at = format!("no token: {} is open", server.address);
+    for word in
+        [&at, &server.address, "local/busy: held by node_", "(serve, started", "whole, schema"]
+    {
         assert!(said.contains(word), "{word} is not in {said}");
     }
     let shown = stdout(&home, &["doctor", "--model", "script/demo"]).await;
@@ -79,6 +82,7 @@ async fn what_is_wrong_is_named_with_what_to_do() {
         .env("EVERTURN_LIMITS_MIN_FREE_BYTES", "1000000000000")
         .env("EVERTURN_LISTEN", "0.0.0.0:80")
         .env("EVERTURN_QUEUE", "1")
+        .env("EVERTURN_LEASE", "3")
         .run()
         .await
         .unwrap();
@@ -90,6 +94,10 @@ async fn what_is_wrong_is_named_with_what_to_do() {
         "{found}"
     );
     assert!(few.stdout.contains("EVERTURN_QUEUE is set and is no setting"), "{found}");
+    for near in ["did you mean EVERTURN_LIMITS_QUEUE?", "did you mean EVERTURN_LEASE_S?"] {
+        assert!(few.stdout.contains(near), "{near} is not in {found}");
+    }
+    assert!(few.stdout.contains("\"1 session, "), "{found}");
 
     let (code, found) = doctor(&home, &["--model", "nobody/x"]).await;
     assert_eq!(code, Some(1));

@@ -56,7 +56,14 @@ async fn usage_errors_end_with_two() {
         &["run", "--session", "s", "--request-id", "two words", "hello"],
         &["run", "--wait", "soon", "hello"],
         &["run", "--allow", "teleport", "--model", "script/demo", "hello"],
+        &["run", "--model", "foo", "hello"],
+        &["run", "--model", "foo/bar", "hello"],
+        &["sessions", "list", "--state", "foo"],
+        &["sessions", "list", "--limit", "0"],
+        &["sessions", "list", "--limit", "9999"],
         &["serve", "--listen", "nowhere"],
+        &["serve", "--log", "foo"],
+        &["serve", "--config", "/nowhere.toml"],
         &["serve", "--store", "postgres://localhost/x"],
         &["serve", "--store", "mysql://localhost/x"],
         &["sessions", "show", ".hidden"],
@@ -78,6 +85,56 @@ async fn usage_errors_end_with_two() {
         all.push_str(&format!("$ everturn {}\n{}\n", words.join(" "), ended.stderr));
     }
     insta::assert_snapshot!("usage_errors", all);
+}
+
+/// What is not there is named, with what to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_there_is_named_with_what_to_do() {
+    let home = Home::new().unwrap();
+    let run = ["run", "--model", "script/demo", "--session", "s", "hello"];
+    assert_eq!(ended(&home, &run).await.code, Some(0));
+    let journal = home.work().join("nowhere.jsonl");
+    let journal = journal.to_str().unwrap();
+    let lines: &[(&[&str], &str)] = &[
+        (&["sessions", "show", "nope"], "there is no session nope (session_not_found)"),
+        (&["sessions", "messages", "nope"], "there is no session nope (session_not_found)"),
+        (&["sessions", "export", "nope"], "there is no session nope (session_not_found)"),
+        (&["sessions", "end", "nope"], "there is no session nope (session_not_found)"),
+        (&["sessions", "delete", "nope"], "there is no session nope (session_not_found)"),
+        (&["attach", "nope"], "there is no session nope (session_not_found)"),
+        (&["turn", "show", "nope:1"], "there is no session nope (session_not_found)"),
+        (&["turn", "show", "s:9"], "session s has no turn 9 (run_not_found)"),
+        (&["turn", "show", "run_nope"], "there is no run run_nope (run_not_found)"),
+        (&["turn", "export", "inp_nope"], "there is no input inp_nope (input_not_found)"),
+        (&["import", "journal", journal], "(io_failed)"),
+        (&["import", "journal", "-"], "(io_failed)"),
+    ];
+    let mut server = None;
+    for with_server in [false, true] {
+        if with_server {
+            server = Some(home.serve("script/demo").unwrap().start().await.unwrap());
+        }
+        for (words, error) in lines {
+            let ended = ended(&home, words).await;
+            assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{words:?}: {ended:?}");
+            let said: Vec<_> = ended.stderr.lines().collect();
+            assert!(said[0].starts_with("error: ") && said[0].ends_with(error), "{ended:?}");
+            assert!(said[1].starts_with("hint: "), "{words:?}: {ended:?}");
+        }
+    }
+    drop(server);
+}
+
+/// A model that is none makes no home.
+#[tokio::test]
+async fn a_model_that_is_none_leaves_no_home_behind() {
+    let home = Home::new().unwrap();
+    let none = home.work().join("none");
+    let words = ["run", "--home", none.to_str().unwrap(), "--model", "foo", "hello"];
+    let ended = ended(&home, &words).await;
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("(model_name_invalid)"), "{ended:?}");
+    assert!(!none.exists());
 }
 
 /// Nothing typed: the help, and the exit code of a question that was not understood.

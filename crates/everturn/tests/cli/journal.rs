@@ -71,6 +71,14 @@ async fn an_exported_run_is_imported_elsewhere_and_reads_the_same() {
         let mode = std::fs::metadata(&to).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "conversations are private");
     }
+    // What is there is replaced by request only.
+    std::fs::write(&to, "mine").unwrap();
+    let refused = ended(&home, &words).await;
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("hint: another name, or --force"), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&to).unwrap(), "mine");
+    assert_eq!(stdout(&home, &[&words[..], &["--force"]].concat()).await, "");
+    assert_eq!(std::fs::read_to_string(&to).unwrap(), journal);
     let input = shown["input"]["input_id"].as_str().unwrap();
     assert_eq!(stdout(&home, &["turn", "export", input]).await, journal, "an input with one run");
     let read = read(journal.as_bytes(), Window::default()).unwrap();

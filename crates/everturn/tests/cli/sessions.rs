@@ -64,7 +64,9 @@ async fn ended_and_deleted_sessions_say_so() {
         (&ended_session["state"], &ended_session["end_reason"]),
         (&"ended".into(), &"done".into())
     );
-    stdout(&home, &["sessions", "delete", "a"]).await;
+    let deleted = ended(&home, &["sessions", "delete", "a"]).await;
+    assert_eq!((deleted.code, deleted.stdout.as_str()), (Some(0), ""), "{deleted:?}");
+    assert!(deleted.stderr.contains("session a is deleted"), "{deleted:?}");
     for words in [
         &["sessions", "show", "a"][..],
         &["sessions", "messages", "a"],
@@ -88,7 +90,7 @@ async fn a_busy_session_is_deleted_by_force_only() {
     run.out.wait_for_text("So far, ").await.unwrap();
     let busy = ended(&home, &["sessions", "delete", "s"]).await;
     assert_eq!(busy.code, Some(1), "{busy:?}");
-    assert!(busy.stderr.contains("(session_busy)"), "{busy:?}");
+    assert!(busy.stderr.contains("(session_busy)\nhint: --force"), "{busy:?}");
     stdout(&home, &["sessions", "delete", "s", "--force"]).await;
     let ran = run.ended().await.unwrap();
     assert!(matches!(ran.code, Some(1 | 3)), "{ran:?}");

@@ -43,6 +43,9 @@ async fn a_token_opens_what_its_absence_closes() {
     .await
     .unwrap();
     assert!(stdout(&home, &["token", "list"]).await.contains("revoked"));
+    let again = ended(&home, &["token", "revoke", id]).await;
+    assert_eq!(again.code, Some(0), "{again:?}");
+    assert!(again.stderr.contains("was revoked already"), "{again:?}");
     let again = ended(&home, &["token", "revoke", "tok_nobody"]).await;
     assert_eq!(again.code, Some(1));
     assert!(again.stderr.contains("(token_not_found)"), "{again:?}");

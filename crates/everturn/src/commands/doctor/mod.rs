@@ -11,7 +11,7 @@ use crate::cli;
 use crate::error::{CliError, Result};
 use crate::exit::Exit;
 use crate::print;
-use crate::settings::{Flags, Settings, process_env, unknown_variables};
+use crate::settings::{Flags, Settings, nearest_variable, process_env, unknown_variables};
 use crate::term::{Term, one_line};
 
 /// How a check came out.
@@ -73,11 +73,11 @@ pub(crate) async fn run(args: cli::Doctor, flags: &Flags, term: Term) -> Result<
                 None => found.ok("settings", "no file; defaults, variables and flags"),
             }
             for name in unknown_variables(std::env::vars().map(|(name, _)| name)) {
-                found.note(
-                    "settings",
-                    format!("{name} is set and is no setting"),
-                    "docs/configuration.md lists all; is it misspelt?",
-                );
+                let hint = match nearest_variable(&name) {
+                    Some(known) => format!("did you mean {known}?"),
+                    None => "docs/configuration.md lists all; is it misspelt?".to_owned(),
+                };
+                found.note("settings", format!("{name} is set and is no setting"), &hint);
             }
             look(&settings, args.offline, &mut found).await;
         }

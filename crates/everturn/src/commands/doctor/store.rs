@@ -11,7 +11,7 @@ use everturn_store::{Read as _, Store as _};
 
 use super::Findings;
 use crate::error::Result;
-use crate::home::Home;
+use crate::home::{self, Home};
 use crate::open;
 use crate::settings::Settings;
 use crate::table;
@@ -127,8 +127,11 @@ async fn look(settings: &Settings, home: &Home, found: &mut Findings) -> Result<
     found.ok(
         "sessions",
         format!(
-            "{} sessions, {} messages, {} inputs waiting, {} turns without an end",
-            counts.sessions, counts.messages, counts.queued, counts.unfinished
+            "{}, {}, {} waiting, {} without an end",
+            table::count(counts.sessions, "session"),
+            table::count(counts.messages, "message"),
+            table::count(counts.queued, "input"),
+            table::count(counts.unfinished, "turn"),
         ),
     );
     let work = store.work(None, limits::PAGE_ROWS_MAX).await?;
@@ -145,12 +148,17 @@ async fn look(settings: &Settings, home: &Home, found: &mut Findings) -> Result<
     if waiting > 0 {
         found.note(
             "sessions",
-            format!("{waiting} sessions have inputs that wait, and nobody works on them"),
+            match waiting {
+                1 => "1 session has inputs that wait, and nobody works on it".to_owned(),
+                more => {
+                    format!("{more} sessions have inputs that wait, and nobody works on them")
+                }
+            },
             "start `everturn serve`",
         );
     }
     breaker(settings, home, &store, found).await?;
-    access(settings, &store, found).await
+    access(settings, home, &store, found).await
 }
 
 /// One session that somebody holds, or held.
@@ -220,7 +228,12 @@ async fn breaker(
 }
 
 /// Who is let in, against the address that is listened on.
-async fn access(settings: &Settings, store: &Arc<SqliteStore>, found: &mut Findings) -> Result<()> {
+async fn access(
+    settings: &Settings,
+    home: &Home,
+    store: &Arc<SqliteStore>,
+    found: &mut Findings,
+) -> Result<()> {
     let now = store.clock().now();
     let tokens = store.tokens().await?;
     let valid = tokens
@@ -232,7 +245,12 @@ async fn access(settings: &Settings, store: &Arc<SqliteStore>, found: &mut Findi
     if let Err(error) = everturn_server::check_bind(listen, !tokens.is_empty()) {
         found.problem("access", format!("{error} ({})", error.code()), error.hint());
     } else if tokens.is_empty() {
-        found.ok("access", format!("no token: {listen} is open to everybody on this machine"));
+        // A server that runs is where it says, whatever the settings of this command say.
+        let at = match home::running_server(home) {
+            Ok(Some(said)) => said.address,
+            _ => listen.to_string(),
+        };
+        found.ok("access", format!("no token: {at} is open to everybody on this machine"));
     } else if valid == 0 {
         found.note(
             "access",
