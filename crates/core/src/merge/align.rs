@@ -263,7 +263,9 @@ fn worth(scene: &mut Scene<'_, '_>, ours: usize, copy: usize) -> u64 {
     } else {
         return 0;
     };
-    let long = scene.ours.prints[ours].bytes >= MERGE_DISTINCT_BYTES;
+    // One that is cut short tells no more than what is left of it.
+    let bytes = scene.ours.prints[ours].bytes.min(scene.copy.prints[copy].bytes);
+    let long = bytes >= MERGE_DISTINCT_BYTES;
     let answer = scene.ours.rows[ours].role != Role::User;
     let (mine, theirs) = (scene.ours.results[ours], scene.copy.results[copy]);
     let result = match (mine, theirs) {

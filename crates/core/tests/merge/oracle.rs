@@ -276,7 +276,7 @@ impl Both<'_> {
         (
             count(&|o, c| self.same(o, c)),
             count(&|o, c| !self.same(o, c)),
-            count(&|o, _| is_long(&self.ours[o])),
+            count(&|o, c| is_long(&self.ours[o]) && is_long(&self.copy[c])),
             order.iter().map(|&(o, c)| self.results_agree(ours[o], copy[c])).sum(),
             together,
             count(&|o, _| self.ours[o].role != Role::User),
