@@ -208,3 +208,75 @@ async fn a_long_reader_holds_nobody_up() {
     assert!(store.stats().checkpoints > during.checkpoints);
     assert!(wal() <= grown + (8 << 20), "{} after {grown}", wal());
 }
+
+/// P7: what a look puts into a conversation in which nothing runs is synced before anybody sees it: no
+/// numbers are reserved there, and after a power loss they would be given to something else.
+#[tokio::test]
+async fn a_look_that_settles_something_is_synced_and_no_other() {
+    let home = tempfile::tempdir().unwrap();
+    let store = open(home.path());
+    let key = key("s");
+    store.submit(admit(&key, 1, "x")).await.unwrap();
+    let fence = claim(&store, &key, "n1").await;
+    let run_id = fence.run_id().clone();
+    // Its lease is over, and it still exists.
+    let boot = store.clock().boot();
+    store.submit(Op::RenewLeases(RenewLeases { node: node("n1"), expiry: boot })).await.unwrap();
+    let now = store.clock().now();
+    let evidence = everturn_core::Evidence {
+        holder: node("n1"),
+        holder_started_at: None,
+        holder_gone: Some(false),
+        rebooted: false,
+        observer: node("n2"),
+        observer_started_at: now,
+        newer_process: false,
+        drain_timeout_s: None,
+        store_silent_s: None,
+        last_seq: 0,
+        last_event: String::new(),
+        last_event_at: now,
+    };
+    let interrupt = everturn_store::op::Interrupt {
+        key: key.clone(),
+        run_id: run_id.clone(),
+        epoch: fence.epoch(),
+        node: node("n2"),
+        evidence,
+        by_holder: false,
+        may_continue: false,
+        model_here: true,
+        tools_here: true,
+        workspace: String::new(),
+        loop_broken: false,
+        viewed: false,
+    };
+    store.submit(Op::Interrupt(interrupt)).await.unwrap();
+    let look = || {
+        let (key, run_id) = (key.clone(), run_id.clone());
+        Op::LookLate(everturn_store::op::LookLate {
+            key,
+            run_id,
+            node: node("n2"),
+            holder_gone: false,
+        })
+    };
+    let synced = store.stats().synced_commits;
+    store.submit(look()).await.unwrap();
+    assert_eq!(store.stats().synced_commits, synced, "nothing arrived");
+    let deposit = everturn_store::op::Deposit {
+        key: key.clone(),
+        run_id: run_id.clone(),
+        node: node("n1"),
+        epoch: fence.epoch(),
+        first: 1,
+        records: vec![
+            (1, everturn_core::late::LateRecord::Text("late".to_owned())),
+            (2, everturn_core::late::LateRecord::Sealed),
+        ],
+    };
+    store.submit(Op::Deposit(deposit)).await.unwrap();
+    let synced = store.stats().synced_commits;
+    store.submit(look()).await.unwrap();
+    assert_eq!(store.stats().synced_commits, synced + 1, "viewers were told of it");
+}

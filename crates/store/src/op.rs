@@ -340,7 +340,7 @@ ops! {
     }
     /// Looks at what arrived late of an interrupted run and settles its marker if it can be settled.
     /// By the session's owner, or anybody while it has none. Answers `None` where nothing is
-    /// pending (any more). Not synced: what it moves and what it removes are lost, or kept, together.
+    /// pending (any more). Synced only where it settles something.
     LookLate(|_| false) -> Looked(Option<Look>) {
         /// Which session.
         key: SessionKey,

@@ -34,6 +34,12 @@ impl<'a> Journal<'a> {
         (self.committed, self.must_sync)
     }
 
+    /// The commit must be synced: it tells readers something of a session in which nothing runs, whose
+    /// numbers nobody has reserved (promise P7).
+    pub(super) fn sync(&mut self) {
+        self.must_sync = true;
+    }
+
     pub(super) fn signal(&mut self, signal: Signal) {
         self.committed.signals.push(signal);
     }

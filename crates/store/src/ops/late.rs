@@ -108,6 +108,7 @@ pub(super) fn look(
         Look::Promote => promote(tx, journal, &mut session, &run, rows)?,
         Look::GiveUp => {}
     }
+    journal.sync();
     let output = if look == Look::Promote { Output::Recovered } else { Output::Lost };
     run.late = None;
     tx.clear_late(&run.id)?;
