@@ -96,9 +96,14 @@ impl Shared {
         self.draining.load(Ordering::SeqCst)
     }
 
-    /// Notes that a turn was let go because of the store.
+    /// Notes that a turn was let go because of the store. Forgotten where another node records the
+    /// interruption; so as not to grow with these, no more are kept than turns can run.
     pub(crate) fn note_let_go(&self, run: &RunId, silent_s: u64) {
-        self.let_go.lock().unwrap_or_else(PoisonError::into_inner).insert(run.clone(), silent_s);
+        let mut let_go = self.let_go.lock().unwrap_or_else(PoisonError::into_inner);
+        if let_go.len() > self.config.turns_max {
+            let_go.clear();
+        }
+        let_go.insert(run.clone(), silent_s);
     }
 
     /// Whether a turn was, and after how many seconds.
